@@ -1,0 +1,31 @@
+"""What the harness asks of an engine, and all it may know of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from harness.records import Decoded, Request
+
+
+class Engine(Protocol):
+    """Loads one target and decodes with any of the strategies that it was given.
+
+    Built by Hydra from ``conf/engine/NAME.yaml`` as ``_target_(**options, model=..., strategies={name: config})``.
+    Everything that can be wrong (files, shapes, budgets) is found in the constructor and raised as ``UserError``.
+    """
+
+    end_tokens: tuple[int, ...]
+    context_length: int
+
+    def render(self, messages: list[dict[str, str]]) -> list[int]:
+        """Token ids of a conversation in the target's chat template, ready for the assistant's answer."""
+
+    def text(self, tokens: list[int]) -> str:
+        """The text of output tokens, special tokens left out."""
+
+    def decode(self, strategy: str, request: Request) -> Decoded:
+        """Decode one request. Raises ``UserError`` when the prompt does not fit the context."""
+
+    def settings(self) -> Mapping[str, Any]:
+        """The engine's live settings, for the record: dtype, device, threads, checksums of model and drafters."""

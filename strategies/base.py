@@ -1,0 +1,85 @@
+"""The contract between a strategy and the decode loop: every proposer returns draft trees, one loop verifies them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class DraftTree:
+    """A batch of draft trees. Row 0 is the root (the bonus token) and is not counted in the node budget.
+
+    All tensors are ``[batch, rows]``. A parent's row comes before its children's; the root's parent is -1.
+    ``logprobs`` is the drafter's log-probability of the whole prefix that ends in the row, 0 at the root.
+    """
+
+    tokens: Tensor
+    parents: Tensor
+    depths: Tensor
+    logprobs: Tensor
+
+    @property
+    def rows(self) -> int:
+        return self.tokens.shape[1]
+
+    @classmethod
+    def root(cls, bonus: Tensor) -> DraftTree:
+        """The tree of a round that proposes nothing: ``bonus`` ``[batch]`` alone."""
+        return cls.chain(bonus, bonus.new_empty(len(bonus), 0), torch.empty(len(bonus), 0, device=bonus.device))
+
+    @classmethod
+    def chain(cls, bonus: Tensor, drafted: Tensor, logprobs: Tensor) -> DraftTree:
+        """A tree without siblings from ``drafted`` ``[batch, k]`` and its tokens' own log-probabilities ``[batch, k]``."""
+        tokens = torch.cat([bonus[:, None], drafted], dim=1)
+        depths = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        prefix = torch.cat([logprobs.new_zeros(len(bonus), 1), logprobs.cumsum(dim=1)], dim=1)
+        return cls(tokens, depths - 1, depths, prefix)
+
+
+class Proposer(ABC):
+    """Drafts for one request batch at a time. The loop calls ``reset``, then ``commit`` and ``propose`` in turns.
+
+    ``taps`` lists the target layers whose outputs it reads; ``max_rows`` is the most rows of its trees, root included.
+    """
+
+    taps: tuple[int, ...] = ()
+    max_rows: int = 1
+
+    def reset(self, batch: int, capacity: int) -> None:
+        """Forget the last request. ``capacity`` is the most positions the new one can reach."""
+
+    def commit(self, tokens: Tensor, features: Tensor) -> None:
+        """Positions that became part of the context, in order: the prompt first, later each round's accepted rows.
+
+        ``tokens`` ``[batch, n]``; ``features`` ``[batch, n, len(taps) * hidden]``, the tapped layers' outputs side by side.
+        The bonus token is not among them: it has no features yet.
+        """
+
+    @abstractmethod
+    def propose(self, bonus: Tensor, max_depth: int) -> DraftTree:
+        """Draft trees that grow from ``bonus`` ``[batch]``, no deeper than ``max_depth`` (which may be 0)."""
+
+    def drafting_done(self) -> float | None:
+        """``time.perf_counter()`` at the end of the last draft's forward pass, when tree building followed it."""
+        return None
+
+
+@dataclass(frozen=True)
+class TargetView:
+    """What a strategy may see of the target: its sizes and the frozen modules that a drafter borrows.
+
+    ``embed`` maps ids to embeddings; ``head`` maps final-normed hidden states to logits ``[..., vocab]``.
+    """
+
+    hidden_size: int
+    vocab_size: int
+    num_layers: int
+    context_length: int
+    embed: nn.Module
+    head: nn.Module
+    dtype: torch.dtype
+    device: torch.device
