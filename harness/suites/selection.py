@@ -1,0 +1,93 @@
+"""``load``: from a suite's name to the rows that a run asks, the same ones every time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.errors import UserError
+from harness.suites.catalogue import SUITES
+from harness.suites.files import read_pinned
+from harness.suites.wording import WORDING, Row, rows_of
+
+
+@dataclass
+class SuiteConfig:
+    """The ``suite`` group. ``limit`` and ``max_turns`` None: all; ``root`` None: ``suites`` in the cache folder."""
+
+    name: str = "quick"
+    limit: int | None = None
+    root: str | None = None
+    seed: int = 0
+    max_turns: int | None = None
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The rows of one run and where they come from. ``checksum`` is the SHA-256 of the whole file (catalogue: ``pin``).
+
+    ``total_rows`` counts the suite before ``limit``; ``wording`` is the template that each question was put into.
+    """
+
+    name: str
+    checksum: str
+    rows: tuple[Row, ...]
+    wording: str
+    source: str
+    licence: str
+    total_rows: int
+
+
+def load(cfg: SuiteConfig) -> Suite:
+    """The suite that ``cfg`` (a ``SuiteConfig`` or a Hydra node with its fields) names.
+
+    With ``limit`` smaller than an external suite its rows are the first of a shuffle by ``seed``, so that every smaller
+    limit gives a prefix of every larger one; seed 0 picks the papers' rows. ``quick`` is never shuffled: its file is
+    ordered so that every prefix mixes categories. Raises ``UserError`` for an unknown name, a limit or number of turns
+    that cannot be, and a file that is missing, truncated or altered.
+    """
+    entry = SUITES.get(cfg.name)
+    if entry is None:
+        raise UserError(f"suite.name={cfg.name}: unknown suite; choose one of {', '.join(SUITES)}")
+    _require_positive("suite.limit", cfg.limit)
+    _require_positive("suite.max_turns", cfg.max_turns)
+    folder = _bundled_folder() if entry.bundled else _root(cfg.root)
+    rows = rows_of(cfg.name, read_pinned(entry, folder / entry.file))
+    chosen = _subset(rows, cfg.limit, None if entry.bundled else cfg.seed, cfg.name)
+    if cfg.max_turns is not None:
+        chosen = tuple(replace(row, turns=row.turns[: cfg.max_turns]) for row in chosen)
+    return Suite(cfg.name, entry.sha256, chosen, WORDING[cfg.name], entry.source, entry.licence, len(rows))
+
+
+def _subset(rows: tuple[Row, ...], limit: int | None, seed: int | None, name: str) -> tuple[Row, ...]:
+    if limit is None or limit == len(rows):
+        return rows
+    if limit > len(rows):
+        raise UserError(f"suite.limit={limit}: {name} has {len(rows)} rows; choose 1 to {len(rows)}, or null for all")
+    if seed is None:
+        return rows[:limit]
+    import numpy
+
+    # This generator and call are what `datasets.Dataset.shuffle(seed)` does, which the papers picked their rows with.
+    try:
+        order = numpy.random.default_rng(seed).permutation(len(rows))
+    except (ValueError, TypeError):
+        raise UserError(f"suite.seed={seed}: must be a whole number, 0 or larger") from None
+    return tuple(rows[i] for i in order[:limit])
+
+
+def _require_positive(key: str, value: object) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise UserError(f"{key}={value}: must be a whole number of at least 1, or null for all")
+
+
+def _bundled_folder() -> Path:
+    return Path(__file__).parent.parent / "prompts"
+
+
+def _root(root: str | None) -> Path:
+    if root is not None:
+        return Path(root).expanduser()
+    from harness.cache_folder import cache_folder
+
+    return Path(cache_folder()) / "suites"

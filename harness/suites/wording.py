@@ -1,0 +1,72 @@
+"""How a record of each suite becomes a prompt: the wording of the DFlash and DDTree papers' code, to the letter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MATHS = "{question}\nPlease reason step by step, and put your final answer within \\boxed{{}}."
+HUMANEVAL = (
+    "Write a solution to the following problem and make sure that it passes the tests:\n```python\n{question}\n```"
+)
+BARE = "{question}"
+
+WORDING: dict[str, str] = {
+    "quick": BARE,
+    "gsm8k": MATHS,
+    "math500": MATHS,
+    "humaneval": HUMANEVAL,
+    "mbpp": BARE,
+    "mt_bench": BARE,
+    "spec_bench": BARE,
+}
+
+# The papers evaluate on MBPP's test split; rows outside it may train drafters.
+MBPP_EVALUATION = range(11, 511)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One conversation of a suite: ``turns`` are what the user says, worded, in order. ``id`` is unique in its suite."""
+
+    id: str
+    category: str
+    turns: tuple[str, ...]
+
+
+def rows_of(suite: str, records: list[dict]) -> tuple[Row, ...]:
+    """The rows of ``suite`` in file order, worded; records outside an evaluation split are left out."""
+    if suite == "mbpp":
+        records = [record for record in records if record["task_id"] in MBPP_EVALUATION]
+    return tuple(_row(suite, index, record) for index, record in enumerate(records))
+
+
+def worded(template: str, question: str) -> str:
+    return template.format(question=question)
+
+
+def bare(prompt: str) -> str:
+    """``prompt`` without the papers' wording around it: what two prompts must be compared by."""
+    for template in (MATHS, HUMANEVAL):
+        before, after = template.format(question="\0").split("\0")
+        if before:
+            prompt = prompt.removeprefix(before)
+        if after:
+            prompt = prompt.removesuffix(after)
+    return prompt
+
+
+def _row(suite: str, index: int, record: dict) -> Row:
+    match suite:
+        case "gsm8k":
+            key, category, questions = index, "maths", [record["question"]]
+        case "math500":
+            key, category, questions = index, record["subject"], [record["problem"]]
+        case "humaneval":
+            key, category, questions = record["task_id"].rpartition("/")[2], "code", [record["prompt"]]
+        case "mbpp":
+            key, category, questions = record["task_id"], "code", [record["prompt"]]
+        case "quick":
+            key, category, questions = record["id"], record["category"], record["turns"]
+        case _:
+            key, category, questions = record["question_id"], record["category"], record["turns"]
+    return Row(f"{suite}/{key}", category, tuple(worded(WORDING[suite], question) for question in questions))
