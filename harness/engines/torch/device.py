@@ -1,0 +1,43 @@
+"""Where to run, and in which precision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from harness.errors import UserError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def pick_device(name: str) -> torch.device:
+    """``auto`` is the GPU where there is one. Raises ``UserError`` for a device that torch cannot use."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"engine.device={name} cannot be used ({reason}); give auto, cpu or cuda") from None
+    return device
+
+
+def pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    """``auto`` is bf16 where the hardware multiplies it, else fp32."""
+    if name == "auto":
+        return torch.bfloat16 if bf16_in_hardware(device) else torch.float32
+    if name not in DTYPES:
+        raise UserError(f"model.dtype={name} is unknown; give auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def bf16_in_hardware(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    try:
+        flags = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        return False
+    return bool(flags & {"avx512_bf16", "amx_bf16", "bf16"})

@@ -1,0 +1,78 @@
+"""The embedded engine: one target, loaded once, shared by every strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from harness.engines.torch.decode import decode
+from harness.engines.torch.device import pick_device, pick_dtype
+from harness.errors import UserError
+from harness.models.dense import build
+from harness.models.weights import load_checkpoint, resolve
+from harness.records import Decoded, Request
+from strategies.base import Proposer, TargetView
+
+
+class TorchEngine:
+    """See ``harness.engines.base.Engine``. ``threads`` None leaves torch's own choice."""
+
+    def __init__(self, model: Mapping, strategies: Mapping[str, Mapping], device: str = "auto", threads: int | None = None) -> None:
+        from hydra.utils import instantiate
+
+        if threads is not None:
+            if threads < 1:
+                raise UserError(f"engine.threads={threads} is not a number of threads; give 1 or more, or null")
+            torch.set_num_threads(threads)
+        self.device = pick_device(device)
+        self.dtype = pick_dtype(model["dtype"], self.device)
+        checkpoint = load_checkpoint(resolve(model))
+        self._tokenizer, self._checksum = checkpoint.tokenizer, checkpoint.checksum
+        self.model = build(checkpoint.config, checkpoint.tensors, self.dtype, self.device)
+        self.end_tokens = checkpoint.config.end_tokens
+        self.context_length = checkpoint.config.context_length
+        view = target_view(self.model)
+        self._proposers: dict[str, Proposer] = {name: instantiate(config, target=view) for name, config in strategies.items()}
+
+    def render(self, messages: list[dict[str, str]]) -> list[int]:
+        return self._tokenizer.render(messages)
+
+    def text(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(list(tokens))
+
+    def decode(self, strategy: str, request: Request) -> Decoded:
+        if len(request.prompt_ids) >= self.context_length:
+            raise UserError(
+                f"prompt of {len(request.prompt_ids)} tokens leaves no room in a context of {self.context_length}; shorten the prompt"
+            )
+        return decode(self.model, self._proposers[strategy], request)
+
+    def settings(self) -> Mapping[str, Any]:
+        return {
+            "device": str(self.device),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "threads": torch.get_num_threads(),
+            "context_length": self.context_length,
+            "end_tokens": list(self.end_tokens),
+            "model_sha256": self._checksum,
+            "attention": "scaled_dot_product_attention",
+            "captured_graphs": False,
+            "prefix_caching": False,
+        }
+
+
+def target_view(model) -> TargetView:
+    """What a strategy may see of a loaded model."""
+    config, weight = model.config, model.embed.weight
+    return TargetView(
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        num_layers=config.num_layers,
+        context_length=config.context_length,
+        embed=model.embed,
+        head=model.head,
+        dtype=weight.dtype,
+        device=weight.device,
+    )

@@ -1,0 +1,140 @@
+"""Llama and Qwen3 dense transformers: one module for both, with a cache that takes trees of rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from harness.models.config import ModelConfig
+from harness.models.layer_cache import AttentionCache, ModelCache
+from kernels import apply_rope, attention, rope_tables, swiglu
+
+
+def inverse_frequencies(config: ModelConfig) -> Tensor:
+    """RoPE frequencies ``[head_dim / 2]`` in fp32, rescaled for long contexts the Llama-3 way if the config says so."""
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
+    frequencies = 1.0 / config.rope_theta**exponents
+    scaling = config.rope_scaling
+    if scaling is None:
+        return frequencies
+    turns = scaling.original_context * frequencies / (2 * math.pi)
+    blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    blend = blend.clamp(0, 1)
+    return (1 - blend) * frequencies / scaling.factor + blend * frequencies
+
+
+class Layer(nn.Module):
+    """Pre-norm attention and gated MLP. Projections that share an input are one matrix: fewer, larger products."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        hidden, eps = config.hidden_size, config.rms_norm_eps
+        self.attention_norm = nn.RMSNorm(hidden, eps)
+        self.qkv = nn.Linear(hidden, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
+        self.q_norm = nn.RMSNorm(self.head_dim, eps) if config.qk_norm else None
+        self.k_norm = nn.RMSNorm(self.head_dim, eps) if config.qk_norm else None
+        self.out = nn.Linear(self.heads * self.head_dim, hidden, bias=False)
+        self.mlp_norm = nn.RMSNorm(hidden, eps)
+        self.gate_up = nn.Linear(hidden, 2 * config.intermediate_size, bias=False)
+        self.down = nn.Linear(config.intermediate_size, hidden, bias=False)
+
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: AttentionCache | None, start: int, visible) -> Tensor:
+        batch, rows, _ = x.shape
+        heads = self.qkv(self.attention_norm(x)).view(batch, rows, -1, self.head_dim).transpose(1, 2)
+        queries, keys, values = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
+        if self.q_norm is not None:
+            rotated = torch.cat([self.q_norm(queries), self.k_norm(keys)], dim=1)
+        else:
+            rotated = heads[:, : self.heads + self.kv_heads]
+        queries, keys = apply_rope(rotated, *rope).split([self.heads, self.kv_heads], dim=1)
+        if cache is not None:
+            keys, values = cache.append(start, keys, values)
+        causal = visible is None and rows > 1
+        x = x + self.out(attention(queries, keys, values, visible, causal))
+        return x + self.down(swiglu(self.gate_up(self.mlp_norm(x))))
+
+
+class DenseModel(nn.Module):
+    """Embedding, layers, final norm, head."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tied_head:
+            self.head.weight = self.embed.weight
+        self.register_buffer("frequencies", inverse_frequencies(config), persistent=False)
+
+    def new_cache(self, batch: int, capacity: int) -> ModelCache:
+        """An empty cache of ``capacity`` positions, a round's losing rows included."""
+        c, weight = self.config, self.embed.weight
+        return ModelCache(
+            [AttentionCache(batch, c.num_kv_heads, capacity, c.head_dim, weight.dtype, weight.device) for _ in self.layers]
+        )
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: ModelCache | None = None,
+        visible: Tensor | None = None,
+        taps: tuple[int, ...] = (),
+    ) -> tuple[Tensor, Tensor]:
+        """One pass over ``tokens`` ``[batch, rows]`` at ``positions`` ``[batch, rows]``.
+
+        ``visible`` bool ``[batch, rows, committed + rows]``; None means causal over an empty cache, or, for a single
+        row, everything. Rows are written behind the committed positions; only ``cache.keep`` commits them.
+        Returns hidden states before the final norm ``[batch, rows, hidden]`` and the outputs of the layers ``taps``
+        side by side ``[batch, rows, len(taps) * hidden]``. ``logits`` turns the former into logits.
+        """
+        x = self.embed(tokens)
+        rope = rope_tables(positions, self.frequencies, x.dtype)
+        start = 0 if cache is None else cache.length
+        tapped = {}
+        for i, layer in enumerate(self.layers):
+            x = layer(x, rope, None if cache is None else cache.layers[i], start, visible)
+            if i in taps:
+                tapped[i] = x
+        features = torch.cat([tapped[i] for i in taps], dim=-1) if taps else x.new_empty(*x.shape[:2], 0)
+        return x, features
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """``[..., hidden]`` before the final norm -> ``[..., vocab]``."""
+        return self.head(self.norm(hidden))
+
+
+def build(config: ModelConfig, tensors: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device | str) -> DenseModel:
+    """A model from tensors with Hugging Face names, ready for inference."""
+    with torch.device("meta"):
+        model = DenseModel(config)
+    state = {"embed.weight": tensors["model.embed_tokens.weight"], "norm.weight": tensors["model.norm.weight"]}
+    if not config.tied_head:
+        state["head.weight"] = tensors["lm_head.weight"]
+    for i in range(config.num_layers):
+        source, ours = f"model.layers.{i}.", f"layers.{i}."
+        attn, mlp = source + "self_attn.", source + "mlp."
+        state[ours + "attention_norm.weight"] = tensors[source + "input_layernorm.weight"]
+        state[ours + "qkv.weight"] = torch.cat([tensors[f"{attn}{name}_proj.weight"] for name in "qkv"])
+        state[ours + "out.weight"] = tensors[attn + "o_proj.weight"]
+        state[ours + "mlp_norm.weight"] = tensors[source + "post_attention_layernorm.weight"]
+        state[ours + "gate_up.weight"] = torch.cat([tensors[f"{mlp}{name}_proj.weight"] for name in ("gate", "up")])
+        state[ours + "down.weight"] = tensors[mlp + "down_proj.weight"]
+        if config.qk_norm:
+            state[ours + "q_norm.weight"] = tensors[attn + "q_norm.weight"]
+            state[ours + "k_norm.weight"] = tensors[attn + "k_norm.weight"]
+    state = {name: tensor.to(device=device, dtype=dtype) for name, tensor in state.items()}
+    if config.tied_head:
+        state["head.weight"] = state["embed.weight"]
+    model.load_state_dict(state, assign=True)
+    if config.tied_head:
+        model.head.weight = model.embed.weight
+    model.frequencies = inverse_frequencies(config).to(device)
+    return model.eval().requires_grad_(False)

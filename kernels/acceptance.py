@@ -1,0 +1,57 @@
+"""Walk a draft tree along the target's own choices (DDTree, arXiv 2604.12989, section 3; lossless at any temperature).
+
+At every row the target chooses a token: its arg-max, or a sample. While that token is among the row's children the walk
+goes on there; the first that is not is the next bonus token. Whatever was drafted, the emitted tokens are the target's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from kernels.sampling import draw, probabilities
+
+Choice = Callable[[int, int, int], int]
+"""``(request, row, depth)`` -> the token that the target chooses after that row."""
+
+
+def accept(tokens: Tensor, parents: Tensor, choose: Choice) -> tuple[list[list[int]], list[int]]:
+    """Accepted path and next bonus token of every tree.
+
+    ``tokens`` and ``parents`` ``[batch, rows]``. Returns for each request the accepted rows from the root on (so
+    accepted tokens = path length - 1), and the bonus token. Rows off the path are never asked for a choice.
+    """
+    paths, bonuses = [], []
+    for request, (row_tokens, row_parents) in enumerate(zip(tokens.tolist(), parents.tolist(), strict=True)):
+        children = {(parent, token): row for row, (parent, token) in enumerate(zip(row_parents, row_tokens)) if row}
+        path = [0]
+        while True:
+            token = choose(request, path[-1], len(path) - 1)
+            following = children.get((path[-1], token))
+            if following is None:
+                break
+            path.append(following)
+        paths.append(path)
+        bonuses.append(token)
+    return paths, bonuses
+
+
+def greedy_choice(logits: Tensor) -> Choice:
+    """The arg-max of ``logits`` ``[batch, rows, vocab]``."""
+    best = logits.argmax(dim=-1).tolist()
+    return lambda request, row, depth: best[request][row]
+
+
+def sampled_choice(logits: Tensor, uniforms: Tensor, temperature: float, top_k: int, top_p: float) -> Choice:
+    """A sample of the target at the row, drawn with the uniform number that belongs to the token's position.
+
+    ``logits`` ``[batch, rows, vocab]``; ``uniforms`` ``[batch, depth]`` fp64 in [0, 1), one for each position after the
+    root. Numbers tied to positions make the output a function of seed and target alone, the same for every strategy.
+    """
+
+    def choose(request: int, row: int, depth: int) -> int:
+        chances = probabilities(logits[request, row], temperature, top_k, top_p)
+        return int(draw(chances, uniforms[request, depth]))
+
+    return choose

@@ -1,0 +1,37 @@
+"""Attention of new rows over a cache: prefill, one row, a chain or a tree."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def attention(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None, causal: bool = False) -> Tensor:
+    """Grouped-query attention.
+
+    ``queries`` ``[batch, heads, rows, head_dim]``; ``keys`` and ``values`` ``[batch, kv_heads, length, head_dim]``;
+    ``visible`` bool ``[batch, rows, length]``, or None: every row sees all, or, with ``causal``, row i the first i + 1.
+    Returns ``[batch, rows, heads * head_dim]``.
+    """
+    batch, heads, rows, head_dim = queries.shape
+    kv_heads = keys.shape[1]
+    group = heads // kv_heads
+    if causal:
+        out = F.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=group > 1)
+        return out.transpose(1, 2).reshape(batch, rows, heads * head_dim)
+    # The heads of a group read the same keys: as more rows of one head they need no copy of the cache.
+    folded = queries.reshape(batch, kv_heads, group * rows, head_dim)
+    if visible is not None:
+        visible = visible[:, None].expand(batch, group, rows, -1).reshape(batch, 1, group * rows, -1)
+    out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=visible)
+    return out.view(batch, heads, rows, head_dim).transpose(1, 2).reshape(batch, rows, heads * head_dim)
+
+
+def visible_rows(tree_mask: Tensor, context: int) -> Tensor:
+    """The whole mask of a round: every row sees the ``context`` committed positions, then its own ``tree_mask``.
+
+    ``tree_mask`` bool ``[batch, rows, rows]`` -> ``[batch, rows, context + rows]``.
+    """
+    batch, rows, _ = tree_mask.shape
+    return torch.cat([tree_mask.new_ones(batch, rows, context), tree_mask], dim=-1)

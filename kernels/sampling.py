@@ -1,0 +1,34 @@
+"""From logits to a token: temperature, top-k, top-p, and inversion of the cumulative distribution."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def probabilities(logits: Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0) -> Tensor:
+    """``logits`` ``[..., vocab]`` -> fp64 probabilities after temperature, then top-k, then top-p (0 and 1: off).
+
+    top-k keeps every token that equals the k-th; top-p keeps the fewest likeliest tokens whose sum reaches p, at least
+    one (Holtzman et al., arXiv 1904.09751).
+    """
+    logits = logits.double() / temperature
+    if 0 < top_k < logits.shape[-1]:
+        kth = logits.topk(top_k, dim=-1).values[..., -1:]
+        logits = logits.masked_fill(logits < kth, -torch.inf)
+    chances = logits.softmax(dim=-1)
+    if top_p < 1.0:
+        ordered, ids = chances.sort(dim=-1, descending=True, stable=True)
+        before = ordered.cumsum(dim=-1) - ordered
+        ordered = ordered.masked_fill(before >= top_p, 0.0)
+        chances = torch.zeros_like(chances).scatter(-1, ids, ordered)
+        chances = chances / chances.sum(dim=-1, keepdim=True)
+    return chances
+
+
+def draw(chances: Tensor, uniform: Tensor) -> Tensor:
+    """The token at which the cumulative sum of ``chances`` ``[..., vocab]`` passes ``uniform`` ``[...]`` in [0, 1)."""
+    cumulative = chances.cumsum(dim=-1)
+    # Scaling by the sum as computed keeps rounding from ever pointing past the last possible token.
+    target = uniform.to(cumulative)[..., None] * cumulative[..., -1:]
+    return torch.searchsorted(cumulative, target, right=True).clamp(max=chances.shape[-1] - 1).squeeze(-1)

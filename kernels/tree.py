@@ -1,0 +1,77 @@
+"""Best-first draft tree from the slot logits of a block-diffusion drafter (DDTree, arXiv 2604.12989, section 3)."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def ranked_candidates(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """The ``width`` likeliest tokens of every slot, best first, equal logits by smaller id.
+
+    ``logits`` ``[..., vocab]`` -> log-probabilities and ids, both ``[..., width]``, log-probabilities in fp32.
+    """
+    flat = logits.float().flatten(0, -2)
+    threshold = flat.topk(width, dim=-1).values[:, -1:]
+    # topk leaves the order of equal values open, and bf16 heads give many; the tree must depend on the logits alone.
+    slots, ids = (flat >= threshold).nonzero(as_tuple=True)
+    if len(ids) > len(flat) * width:
+        parts = ids.split(torch.bincount(slots, minlength=len(flat)).tolist())
+        ids = torch.cat([_best(row, part, width) for row, part in zip(flat, parts, strict=True)])
+    ids = ids.view(len(flat), width)
+    values, order = flat.gather(1, ids).sort(dim=-1, descending=True, stable=True)
+    logprobs = values - flat.logsumexp(dim=-1, keepdim=True)
+    return logprobs.view(*logits.shape[:-1], width), ids.gather(1, order).view(*logits.shape[:-1], width)
+
+
+def _best(row: Tensor, ids: Tensor, width: int) -> Tensor:
+    """Of ``ids`` (ascending) the ``width`` with the largest values in ``row``, ascending again."""
+    order = row[ids].sort(descending=True, stable=True).indices[:width]
+    return ids[order].sort().values
+
+
+def best_first_tree(bonus: Tensor, logits: Tensor, budget: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The ``budget`` most probable prefixes under the product of the slots' distributions, as one tree a request.
+
+    ``bonus`` ``[batch]`` is the root, ``logits`` ``[batch, slots, vocab]`` slot k's distribution at depth k + 1.
+    Returns tokens, parents, depths (int64) and prefix log-probabilities (fp32), each ``[batch, 1 + nodes]``, where
+    nodes = min(budget, all prefixes that exist). Parents precede children; ties go to the smaller tuple of ranks.
+    O(budget log budget) after the top-k.
+    """
+    batch, slots, vocab = logits.shape
+    if slots == 0:
+        nothing = bonus[:, None]
+        return nothing, torch.full_like(nothing, -1), torch.zeros_like(nothing), torch.zeros_like(nothing, dtype=torch.float32)
+    logprobs, ids = ranked_candidates(logits, min(budget, vocab))
+    trees = [
+        _grow(int(root), scores, tokens, budget)
+        for root, scores, tokens in zip(bonus.tolist(), logprobs.cpu().numpy(), ids.tolist(), strict=True)
+    ]
+    columns = [torch.tensor(column, device=logits.device) for column in zip(*trees, strict=True)]
+    return columns[0], columns[1], columns[2], columns[3].float()
+
+
+def _grow(root: int, logprobs: np.ndarray, ids: list[list[int]], budget: int):
+    """One tree. ``logprobs`` ``[slots, width]`` fp32. Sums stay in fp32 so that every implementation orders alike."""
+    slots, width = logprobs.shape
+    tokens, parents, depths, scores = [root], [-1], [0], [np.float32(0)]
+    # An entry: (-score, ranks along the path, row of the parent). Ranks make equal scores comparable.
+    heap = [(-logprobs[0, 0], (0,), 0)]
+    while heap and len(tokens) <= budget:
+        negative, ranks, parent = heapq.heappop(heap)
+        depth, rank = len(ranks), ranks[-1]
+        row = len(tokens)
+        tokens.append(ids[depth - 1][rank])
+        parents.append(parent)
+        depths.append(depth)
+        scores.append(-negative)
+        if rank + 1 < width:
+            sibling = scores[parent] + logprobs[depth - 1, rank + 1]
+            heapq.heappush(heap, (-sibling, (*ranks[:-1], rank + 1), parent))
+        if depth < slots:
+            child = -negative + logprobs[depth, 0]
+            heapq.heappush(heap, (-child, (*ranks, 0), row))
+    return tokens, parents, depths, scores

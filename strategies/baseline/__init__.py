@@ -1,0 +1,16 @@
+"""Plain autoregressive decoding: a round proposes nothing and its tree is the root alone."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from strategies.base import DraftTree, Proposer, TargetView
+
+
+class NoProposer(Proposer):
+    def propose(self, bonus: Tensor, max_depth: int) -> DraftTree:
+        return DraftTree.root(bonus)
+
+
+def build(target: TargetView, name: str) -> NoProposer:
+    return NoProposer()

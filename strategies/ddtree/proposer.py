@@ -1,0 +1,30 @@
+"""Drafting with DDTree on the torch engine: DFlash's slots, expanded into the most probable prefixes."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from harness.errors import UserError
+from kernels import best_first_tree
+from strategies.base import DraftTree, TargetView
+from strategies.dflash.drafter import DFlashDrafter
+from strategies.dflash.proposer import BlockProposer
+
+LARGEST_BUDGET = 1024
+
+
+class TreeProposer(BlockProposer):
+    """A tree of at most ``budget`` nodes, the root not counted."""
+
+    def __init__(self, drafter: DFlashDrafter, target: TargetView, budget: int) -> None:
+        super().__init__(drafter, target)
+        if not isinstance(budget, int) or not 1 <= budget <= LARGEST_BUDGET:
+            raise UserError(f"strategy.budget={budget} is not a node budget; give a whole number from 1 to {LARGEST_BUDGET}")
+        self.budget = budget
+        self.max_rows = budget + 1
+
+    def propose(self, bonus: Tensor, max_depth: int) -> DraftTree:
+        slots = min(self.slots, max_depth)
+        if slots == 0:
+            return DraftTree.root(bonus)
+        return DraftTree(*best_first_tree(bonus, self.slot_logits(bonus, slots), self.budget))

@@ -1,0 +1,39 @@
+"""Reading and writing DFlash checkpoints: a folder with `config.json` and `model.safetensors`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from strategies.base import TargetView
+from strategies.checkpoint import drafter_folder, load_weights, save_weights
+from strategies.dflash.config import DrafterConfig, check_fits, read_config, write_config
+from strategies.dflash.drafter import DFlashDrafter
+
+SHIPPED = Path(__file__).parent / "drafters"
+
+
+def load_drafter(name_or_folder: str, target: TargetView) -> DFlashDrafter:
+    """A shipped drafter by name, or one from a folder, checked against the target."""
+    folder = drafter_folder(name_or_folder, SHIPPED)
+    config = read_config(folder / "config.json")
+    check_fits(config, target, str(name_or_folder))
+    with torch.device("meta"):
+        drafter = DFlashDrafter(config)
+    return load_weights(drafter, folder, target)
+
+
+def save_drafter(drafter: DFlashDrafter, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_config(drafter.config, folder / "config.json")
+    save_weights(drafter, folder)
+
+
+def new_drafter(config: DrafterConfig) -> DFlashDrafter:
+    """Fresh weights as transformers starts them: normal, 0.02; norms at one."""
+    drafter = DFlashDrafter(config)
+    for module in drafter.modules():
+        if isinstance(module, torch.nn.Linear):
+            torch.nn.init.normal_(module.weight, std=0.02)
+    return drafter

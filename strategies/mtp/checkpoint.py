@@ -1,0 +1,63 @@
+"""Reading and writing MTP heads: a folder with `config.json` and `model.safetensors`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import torch
+
+from harness.errors import UserError
+from strategies.base import TargetView
+from strategies.checkpoint import drafter_folder, load_weights, save_weights
+from strategies.mtp.head import HeadConfig, MTPHead
+
+SHIPPED = Path(__file__).parent / "drafters"
+ARCHITECTURE = "MTPHead"
+
+
+def load_head(name_or_folder: str, target: TargetView) -> MTPHead:
+    """A shipped head by name, or one from a folder, checked against the target."""
+    folder = drafter_folder(name_or_folder, SHIPPED)
+    config = read_config(folder / "config.json")
+    pairs = {
+        "hidden size": (config.hidden_size, target.hidden_size),
+        "vocabulary": (config.vocab_size, target.vocab_size),
+        "number of target layers": (config.num_target_layers, target.num_layers),
+    }
+    for what, (found, wanted) in pairs.items():
+        if found != wanted:
+            raise UserError(f"MTP head {name_or_folder} does not fit the target: {what} is {found}, the target's is {wanted}; train one for it")
+    with torch.device("meta"):
+        head = MTPHead(config)
+    return load_weights(head, folder, target)
+
+
+def read_config(path: Path) -> HeadConfig:
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"MTP head config {path} cannot be read ({error}); give the folder of a trained head") from None
+    if data.get("architectures") != [ARCHITECTURE]:
+        raise UserError(f"{path} describes {data.get('architectures')}, not an {ARCHITECTURE}; give the folder of a trained head")
+    missing = [f.name for f in fields(HeadConfig) if f.name not in data]
+    if missing:
+        raise UserError(f"MTP head config {path} lacks {missing[0]!r}; fetch or train the checkpoint again")
+    return HeadConfig(**{f.name: data[f.name] for f in fields(HeadConfig)})
+
+
+def save_head(head: MTPHead, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    data = {"architectures": [ARCHITECTURE], "model_type": "mtp_head", "dtype": "bfloat16", **asdict(head.config)}
+    (folder / "config.json").write_text(json.dumps(data, indent=2) + "\n")
+    save_weights(head, folder)
+
+
+def new_head(config: HeadConfig) -> MTPHead:
+    """Fresh weights as transformers starts them: normal, 0.02; norms at one."""
+    head = MTPHead(config)
+    for module in head.modules():
+        if isinstance(module, torch.nn.Linear):
+            torch.nn.init.normal_(module.weight, std=0.02)
+    return head
