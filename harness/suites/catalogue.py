@@ -1,4 +1,4 @@
-"""The one place that knows every prompt file: where it comes from, what its right bytes are and what it may be used for.
+"""Every prompt file: where it comes from, what its right bytes are and what it may be used for.
 
 The bytes of the external files are never part of this project. A file is right when its SHA-256 is the one written
 here, whichever way it arrived.

@@ -1,6 +1,6 @@
 """Beginnings of user questions that a target finishes itself when it is started inside an open user turn.
 
-Each text goes right after the start of a user turn (``<|im_start|>user\\n`` in ChatML). What the target writes on to the
+Each text goes right after the start of a user turn (``<|im_start|>user\\n`` in ChatML). What the target writes to the
 end of the turn is a question in the target's own manner, and so is its answer: the drafter trains on what it will meet.
 Written for this project; no text of a benchmark is among them, and the function names are none that HumanEval asks for.
 """

@@ -43,7 +43,7 @@ def passages_of(words: str) -> list[str]:
 
 
 def overlap(prompts: Iterable[str], suites: Iterable[Suite]) -> list[Overlap]:
-    """Every meeting of a prompt with a row of ``suites``: one for each pair that meets, ``equal`` where it is both kinds."""
+    """Every pair of a prompt and a row of ``suites`` that meet, once; ``equal`` where both kinds hold."""
     equal: dict[str, list[tuple[str, str]]] = {}
     passages: dict[str, list[tuple[str, str]]] = {}
     for suite in suites:
