@@ -26,7 +26,7 @@ MBPP_EVALUATION = range(11, 511)
 
 @dataclass(frozen=True)
 class Row:
-    """One conversation of a suite: ``turns`` are what the user says, in order and worded. ``id`` is unique in the suite."""
+    """One conversation: ``turns`` are what the user says, in order and worded; ``id`` is unique in the suite."""
 
     id: str
     category: str
