@@ -1,0 +1,1 @@
+"""The configuration tree that Hydra composes a run from. A package, so that a wheel carries it."""

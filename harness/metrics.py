@@ -1,0 +1,140 @@
+"""Every figure of one request, and the figures that pool several. Pure functions over ``Decoded`` records.
+
+Symbols: N output tokens delivered (trimmed at the end token and at the limit), R rounds. The first output token comes
+from prefill and belongs to no round, so rounds deliver N - 1 tokens. A request with N < 2 has no decode speed, and one
+without rounds no acceptance length: those figures are ``None``, never 0, and pooled figures leave such requests out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.records import Decoded
+
+
+def ttft_s(decoded: Decoded) -> float:
+    """Time to first token = first token available - request handed over, the drafter's prefill included [s]."""
+    return decoded.ttft_s
+
+
+def decode_s(decoded: Decoded) -> float:
+    """Decode time = last token available - first token available; every draft is inside [s]."""
+    return decoded.end_s - decoded.ttft_s
+
+
+def tpot_s(decoded: Decoded) -> float | None:
+    """Time per output token = decode time / (N - 1) [s/token]."""
+    steps = len(decoded.tokens) - 1
+    return decode_s(decoded) / steps if steps > 0 and decode_s(decoded) > 0 else None
+
+
+def decode_tokens_per_s(decoded: Decoded) -> float | None:
+    """Decode speed = (N - 1) / decode time [token/s]."""
+    tpot = tpot_s(decoded)
+    return None if tpot is None else 1 / tpot
+
+
+def end_to_end_tokens_per_s(decoded: Decoded) -> float | None:
+    """End-to-end speed = N / (last token available - request handed over) [token/s]."""
+    return len(decoded.tokens) / decoded.end_s if decoded.tokens and decoded.end_s > 0 else None
+
+
+def acceptance_committed(decoded: Decoded) -> float | None:
+    """Acceptance length, committed = (N - 1) / R [token/round]."""
+    return (len(decoded.tokens) - 1) / len(decoded.rounds) if decoded.rounds else None
+
+
+def acceptance_verified(decoded: Decoded) -> float | None:
+    """Acceptance length, verified = 1 + sum of accepted / R, before trimming [token/round]."""
+    return 1 + sum(r.accepted for r in decoded.rounds) / len(decoded.rounds) if decoded.rounds else None
+
+
+def chunks_s(decoded: Decoded) -> list[float]:
+    """Chunk latency = time between two deliveries of a round's tokens, the first counted from the first token [s]."""
+    times = [decoded.ttft_s, *(r.at_s for r in decoded.rounds)]
+    return [later - earlier for earlier, later in zip(times, times[1:])]
+
+
+def repeated_4grams(tokens: Sequence[int]) -> float:
+    """Share of an output's 4-grams that occurred in it before: greedy loops are easy to draft [-]."""
+    grams = [tuple(tokens[i : i + 4]) for i in range(len(tokens) - 3)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def pooled_decode_tokens_per_s(requests: Sequence[Decoded]) -> float | None:
+    """Sum of (N - 1) / sum of decode times, over the requests with N >= 2 [token/s]."""
+    timed = [d for d in requests if tpot_s(d) is not None]
+    return sum(len(d.tokens) - 1 for d in timed) / sum(map(decode_s, timed)) if timed else None
+
+
+def pooled_end_to_end_tokens_per_s(requests: Sequence[Decoded]) -> float | None:
+    """Sum of N / sum of (last token available - request handed over) [token/s]."""
+    seconds = sum(d.end_s for d in requests)
+    return sum(len(d.tokens) for d in requests) / seconds if seconds > 0 else None
+
+
+def pooled_acceptance_committed(requests: Sequence[Decoded]) -> float | None:
+    """Sum of (N - 1) / sum of R, over the requests with rounds; the headline [token/round]."""
+    with_rounds = [d for d in requests if d.rounds]
+    total = sum(len(d.rounds) for d in with_rounds)
+    return sum(len(d.tokens) - 1 for d in with_rounds) / total if total else None
+
+
+def pooled_acceptance_verified(requests: Sequence[Decoded]) -> float | None:
+    """1 + sum of accepted / sum of R, before trimming [token/round]."""
+    rounds = [r for d in requests for r in d.rounds]
+    return 1 + sum(r.accepted for r in rounds) / len(rounds) if rounds else None
+
+
+def accepted_histogram(requests: Sequence[Decoded]) -> list[int]:
+    """Rounds by accepted count: entry a is the number of rounds that accepted exactly a drafted tokens [round]."""
+    counts = Counter(r.accepted for d in requests for r in d.rounds)
+    return [counts[a] for a in range(max(counts) + 1)] if counts else []
+
+
+def acceptance_by_depth(requests: Sequence[Decoded]) -> list[float]:
+    """P(depth d accepted | depth d - 1 accepted), d = 1, 2, ..., over the rounds whose tree reached depth d [-]."""
+    rounds = [r for d in requests for r in d.rounds]
+    shares = []
+    for depth in range(1, max((r.depth for r in rounds), default=0) + 1):
+        reached = [r for r in rounds if r.depth >= depth and r.accepted >= depth - 1]
+        if not reached:
+            break
+        shares.append(sum(r.accepted >= depth for r in reached) / len(reached))
+    return shares
+
+
+def mean_round(requests: Sequence[Decoded]) -> dict[str, float]:
+    """A mean round: nodes proposed [node], tree depth and width [node], and seconds in each phase [s].
+
+    ``host_s`` is what the phases leave of the time between two deliveries.
+    """
+    rounds = [r for d in requests for r in d.rounds]
+    if not rounds:
+        return {}
+    names = ("proposed", "depth", "width", "draft_s", "build_s", "verify_s", "commit_s")
+    mean = {name: float(np.mean([getattr(r, name) for r in rounds])) for name in names}
+    chunk = float(np.mean([c for d in requests for c in chunks_s(d)]))
+    phases = sum(mean[name] for name in names if name.endswith("_s"))
+    return {**mean, "chunk_s": chunk, "host_s": chunk - phases}
+
+
+def percentiles(values: Sequence[float | None], points: Sequence[int] = (50, 90, 95, 99)) -> dict[str, float | None]:
+    """Percentiles with linear interpolation, ``None`` left out, and ``n``, the number of samples behind them."""
+    present = [v for v in values if v is not None]
+    found = np.percentile(present, points) if present else [None] * len(points)
+    return {**{f"p{p}": None if v is None else float(v) for p, v in zip(points, found)}, "n": len(present)}
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Arithmetic mean over the requests that have the figure."""
+    present = [v for v in values if v is not None]
+    return float(np.mean(present)) if present else None
+
+
+def identical_share(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float | None:
+    """Cells whose tokens equal the baseline's of the same prompt, turn and repetition / cells with such a partner [-]."""
+    return sum(tuple(a) == tuple(b) for a, b in pairs) / len(pairs) if pairs else None

@@ -1,0 +1,80 @@
+"""The picture of a run: speedups with their intervals, what rounds accepted, and how prompts differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, told apart by most colour-blind readers.
+_COLOURS = ("#5b6470", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
+
+
+def draw(summary: Mapping[str, Mapping[str, Any]], categories: Mapping[str, str], title: str, path: Path) -> None:
+    """Write a PNG. ``categories`` maps each prompt to its kind."""
+    colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(summary)}
+    figure = Figure(figsize=(13, 4.6), layout="constrained")
+    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
+    speed, accepted, prompts = figure.subplots(1, 3, width_ratios=(1.1, 1, 1.3))
+    _draw_speedups(speed, summary, colours)
+    _draw_accepted(accepted, summary, colours)
+    _draw_prompts(prompts, summary, categories, colours)
+    for axes in (speed, accepted, prompts):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_axisbelow(True)
+    figure.savefig(path, dpi=140)
+
+
+def _draw_speedups(axes: Axes, summary: Mapping, colours: Mapping[str, str]) -> None:
+    shown = [(name, f["speedup"], f["decode_tokens_per_s"]) for name, f in summary.items() if f["speedup"]]
+    for row, (name, (value, low, high), speed) in enumerate(shown):
+        axes.barh(row, value, color=colours[name], height=0.6, alpha=0.85)
+        right = value
+        if low is not None and low < high:
+            axes.errorbar(value, row, xerr=[[value - low], [high - value]], color="black", capsize=4, lw=1.2)
+            right = high
+        axes.annotate(f"{value:.2f}×  ({speed:.1f} tok/s)", (right, row), (6, 0), textcoords="offset points", va="center")
+    axes.set_yticks(range(len(shown)), [name for name, *_ in shown])
+    axes.invert_yaxis()
+    axes.axvline(1, color="black", lw=0.8, ls=":")
+    axes.set_xlim(0, 1.55 * max((high or value for _, (value, _, high), _ in shown), default=1))
+    axes.set_xlabel("speedup over the baseline, 95 % interval")
+    axes.set_title("Decode speed", loc="left", fontsize=10)
+
+
+def _draw_accepted(axes: Axes, summary: Mapping, colours: Mapping[str, str]) -> None:
+    drafting = {name: f for name, f in summary.items() if len(f["accepted_histogram"]) > 1}
+    width = 0.8 / max(len(drafting), 1)
+    for i, (name, figures) in enumerate(drafting.items()):
+        counts = np.array(figures["accepted_histogram"])
+        where = np.arange(len(counts)) + (i - (len(drafting) - 1) / 2) * width
+        label = f"{name}: {figures['acceptance_length']:.2f} tokens a round"
+        axes.bar(where, counts / counts.sum(), width, color=colours[name], label=label)
+    if drafting:
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.legend(frameon=False, fontsize=8)
+    axes.set_xlabel("drafted tokens accepted in a round")
+    axes.set_ylabel("share of rounds")
+    axes.set_title("Acceptance", loc="left", fontsize=10)
+
+
+def _draw_prompts(axes: Axes, summary: Mapping, categories: Mapping[str, str], colours: Mapping[str, str]) -> None:
+    kinds = sorted(set(categories.values()))
+    compared = [name for name, f in summary.items() if f["speedup"] and f["speedup"] != [1.0, 1.0, 1.0]]
+    for i, name in enumerate(compared):
+        offset = (i - (len(compared) - 1) / 2) * 0.7 / max(len(compared), 1)
+        points = [(v, kinds.index(categories[p]) + offset) for p, v in summary[name]["speedup_by_prompt"].items()]
+        if points:
+            axes.scatter(*zip(*points), s=18, color=colours[name], alpha=0.75, lw=0, label=name)
+    axes.set_yticks(range(len(kinds)), kinds)
+    axes.set_ylim(len(kinds) - 0.5, -0.5)
+    axes.axvline(1, color="black", lw=0.8, ls=":")
+    axes.grid(axis="x", alpha=0.25)
+    if len(compared) > 1:
+        axes.legend(frameon=False, fontsize=8)
+    axes.set_xlabel("speedup of each prompt")
+    axes.set_title("Prompts", loc="left", fontsize=10)

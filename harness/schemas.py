@@ -1,0 +1,141 @@
+"""What a configuration may hold. ``read`` turns the composed configuration into a ``Plan``, or says what is wrong.
+
+A strategy and an engine are checked against their own factories (``options.py``), the rest against the dataclasses here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from harness.errors import UserError
+from harness.options import check_options, choose
+from harness.records import Sampling
+from harness.suites import SuiteConfig
+
+Schema = TypeVar("Schema")
+
+# What an engine adds when it builds a strategy. What the harness adds when it builds an engine, and the name it keeps.
+STRATEGY_IS_GIVEN = ("target",)
+ENGINE_IS_GIVEN = ("model", "strategies", "name")
+
+
+@dataclass(frozen=True)
+class SamplingConfig(Sampling):
+    """The ``sampling`` group."""
+
+    def __post_init__(self) -> None:
+        _require("sampling.temperature", self.temperature, 0 <= self.temperature < math.inf, "0 (greedy) or more")
+        _require("sampling.top_k", self.top_k, self.top_k >= 0, "0 (no limit) or more")
+        _require("sampling.top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1 (no limit)")
+        _require("sampling.seed", self.seed, self.seed >= 0, "0 or more")
+        _require("sampling.max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "1 or more")
+
+
+@dataclass(frozen=True)
+class MeasureConfig:
+    """The ``measure`` group. ``baseline`` names the arm to compare with; None: no speedups."""
+
+    repetitions: int = 1
+    seed: int = 0
+    warmup: int = 1
+    baseline: str | None = "baseline"
+    root: str = "results/runs"
+
+    def __post_init__(self) -> None:
+        _require("measure.repetitions", self.repetitions, self.repetitions >= 1, "1 or more")
+        _require("measure.seed", self.seed, self.seed >= 0, "0 or more")
+        _require("measure.warmup", self.warmup, self.warmup >= 0, "0 (no warm-up) or more")
+        _require("measure.root", self.root, bool(self.root), "a folder")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The ``model`` group: a Hugging Face folder or GGUF file at ``path``, or the function ``source`` that finds one."""
+
+    name: str
+    path: str | None = None
+    source: str | None = None
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not self.path and not self.source:
+            raise UserError("model.path=null: say where the model is: model.path=FOLDER or model.path=FILE.gguf")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run, checked. ``arms`` holds every strategy that is measured, the one of interest last."""
+
+    interest: str
+    arms: dict[str, DictConfig]
+    engine: DictConfig
+    model: DictConfig
+    suite: SuiteConfig
+    sampling: Sampling
+    measure: MeasureConfig
+
+    @property
+    def label(self) -> str:
+        """``<strategy>-<engine>-<model>-<suite>``, for the run's folder."""
+        return "-".join([self.interest, self.engine.name, self.model.name, self.suite.name])
+
+
+def read(config: DictConfig) -> Plan:
+    """The plan that a composed configuration describes. Raises ``UserError`` with the value and the way out."""
+    groups = ("strategy", "arms", "engine", "model", "suite", "sampling", "measure")
+    for key in config:
+        if key not in groups:
+            raise UserError(f"{key}: unknown key; {choose(str(key), groups)}")
+    measure = fill(MeasureConfig, "measure", config.measure)
+    arms = _arms(config)
+    if measure.baseline is not None and measure.baseline not in arms:
+        raise UserError(
+            f"measure.baseline={measure.baseline}: is not measured; {choose(measure.baseline, arms)}, or null"
+        )
+    check_options("engine", config.engine, ENGINE_IS_GIVEN)
+    fill(ModelConfig, "model", config.model)
+    return Plan(
+        interest=config.strategy.name,
+        arms=arms,
+        engine=config.engine,
+        model=config.model,
+        suite=fill(SuiteConfig, "suite", config.suite),
+        sampling=fill(SamplingConfig, "sampling", config.sampling),
+        measure=measure,
+    )
+
+
+def fill(schema: type[Schema], group: str, config: DictConfig) -> Schema:
+    """An instance of the dataclass ``schema`` with the values of ``config``, converted and validated."""
+    known = {field.name: field for field in fields(schema)}
+    for name in config:
+        if name not in known:
+            raise UserError(f"{group}.{name}: unknown key; {choose(str(name), known)}")
+    missing = [n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING and n not in config]
+    if missing:
+        raise UserError(f"{group}.{missing[0]}: missing; add it with +{group}.{missing[0]}=VALUE")
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), config))
+    except OmegaConfBaseException as error:
+        reason = str(error.msg or error).splitlines()[0]
+        raise UserError(f"{group}.{error.full_key or error.key}: {reason}; give it another value") from error
+
+
+def _arms(config: DictConfig) -> dict[str, DictConfig]:
+    arms = {str(name): arm for name, arm in config.arms.items()}
+    for name, arm in arms.items():
+        check_options(f"arms.{name}", arm, STRATEGY_IS_GIVEN)
+    check_options("strategy", config.strategy, STRATEGY_IS_GIVEN)
+    # The strategy of interest takes the place of an arm of the same name, with the options given to it.
+    arms.pop(config.strategy.name, None)
+    return {**arms, config.strategy.name: config.strategy}
+
+
+def _require(key: str, value: Any, fits: bool, wanted: str) -> None:
+    if not fits:
+        raise UserError(f"{key}={value}: must be {wanted}")

@@ -1,0 +1,98 @@
+"""From cells to the figures of a run: pure functions over plain data."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from harness import metrics, stats
+from harness.store import Cell
+
+# The last line of a run's output holds exactly these figures, in this order.
+HEADLINE = (
+    "decode_tokens_per_s",
+    "speedup",
+    "acceptance_length",
+    "rounds",
+    "identical",
+    "ttft_p50_s",
+    "tpot_p50_s",
+    "peak_memory_bytes",
+)
+
+
+def summarise(cells: Sequence[Cell], strategies: Sequence[str], baseline: str | None, seed: int) -> dict[str, Any]:
+    """The figures of every strategy, its headline first; a figure that the cells cannot give is ``None``."""
+    by_name = {name: [cell for cell in cells if cell.key.strategy == name] for name in strategies}
+    reference = by_name.get(baseline, [])
+    return {name: _strategy(mine, reference, name == baseline, seed) for name, mine in by_name.items()}
+
+
+def headline(summary: dict[str, Any]) -> dict[str, Any]:
+    return {name: {figure: figures[figure] for figure in HEADLINE} for name, figures in summary.items()}
+
+
+def _strategy(cells: Sequence[Cell], reference: Sequence[Cell], is_baseline: bool, seed: int) -> dict[str, Any]:
+    requests = [cell.decoded for cell in cells if cell.decoded]
+    ttft = metrics.percentiles([metrics.ttft_s(d) for d in requests])
+    tpot = metrics.percentiles([metrics.tpot_s(d) for d in requests])
+    return {
+        "decode_tokens_per_s": metrics.pooled_decode_tokens_per_s(requests),
+        "speedup": _speedup(cells, reference, is_baseline, seed),
+        "acceptance_length": metrics.pooled_acceptance_committed(requests),
+        "rounds": sum(len(d.rounds) for d in requests),
+        "identical": metrics.identical_share(_tokens_in_pairs(cells, reference)),
+        "ttft_p50_s": ttft["p50"],
+        "tpot_p50_s": tpot["p50"],
+        "peak_memory_bytes": max((c.host_peak_bytes + c.device_peak_bytes for c in cells if c.decoded), default=None),
+        "cells": len(cells),
+        "failed": sum(cell.failure is not None for cell in cells),
+        "output_tokens": sum(len(d.tokens) for d in requests),
+        "ttft_s": ttft,
+        "tpot_s": tpot,
+        "chunk_s": metrics.percentiles([c for d in requests for c in metrics.chunks_s(d)]),
+        "end_to_end_tokens_per_s": metrics.pooled_end_to_end_tokens_per_s(requests),
+        "acceptance_length_verified": metrics.pooled_acceptance_verified(requests),
+        "acceptance_length_mean_over_requests": metrics.mean([metrics.acceptance_committed(d) for d in requests]),
+        "acceptance_by_depth": metrics.acceptance_by_depth(requests),
+        "accepted_histogram": metrics.accepted_histogram(requests),
+        "mean_round": metrics.mean_round(requests),
+        "repeated_4grams": metrics.mean([metrics.repeated_4grams(d.tokens) for d in requests]),
+        "speedup_by_prompt": prompt_speedups(cells, reference),
+    }
+
+
+def _speedup(
+    cells: Sequence[Cell], reference: Sequence[Cell], is_baseline: bool, seed: int
+) -> list[float | None] | None:
+    if is_baseline:
+        return [1.0, 1.0, 1.0] if any(cell.decoded for cell in cells) else None
+    estimate = stats.speedup(speed_ratios(cells, reference), seed)
+    return estimate.to_json() if estimate else None
+
+
+def speed_ratios(cells: Sequence[Cell], reference: Sequence[Cell]) -> dict[str, list[list[float]]]:
+    """Decode speed / the reference's, by prompt, turn and repetition; pairs without both speeds are left out."""
+    ratios: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for cell, other in _pairs(cells, reference):
+        mine, theirs = metrics.decode_tokens_per_s(cell.decoded), metrics.decode_tokens_per_s(other.decoded)
+        if mine is not None and theirs is not None:
+            ratios[cell.key.prompt][cell.key.turn].append(mine / theirs)
+    return {prompt: list(turns.values()) for prompt, turns in ratios.items()}
+
+
+def prompt_speedups(cells: Sequence[Cell], reference: Sequence[Cell]) -> dict[str, float]:
+    """Each prompt's own speedup, the geometric mean over its turns and repetitions [-]."""
+    return {p: stats.speedup({p: turns}).value for p, turns in speed_ratios(cells, reference).items()}
+
+
+def _tokens_in_pairs(cells: Sequence[Cell], reference: Sequence[Cell]) -> list[tuple]:
+    return [(cell.decoded.tokens, other.decoded.tokens) for cell, other in _pairs(cells, reference)]
+
+
+def _pairs(cells: Sequence[Cell], reference: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
+    """Finished cells with the reference's finished cell of the same prompt, turn and repetition."""
+    others = {cell.key._replace(strategy=""): cell for cell in reference if cell.decoded}
+    keyed = ((cell, others.get(cell.key._replace(strategy=""))) for cell in cells if cell.decoded)
+    return [(cell, other) for cell, other in keyed if other is not None]

@@ -1,0 +1,102 @@
+"""The table of a run, for the terminal and as Markdown, from one list of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+Figures = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """``title`` and ``unit`` over the figures, ``meaning`` in one line below, ``cell`` the text of one strategy."""
+
+    title: str
+    unit: str
+    meaning: str
+    cell: Callable[[Figures], str]
+
+
+def _number(value: float | None, digits: int, scale: float = 1) -> str:
+    return "–" if value is None else f"{value * scale:.{digits}f}"
+
+
+def _speedup(figures: Figures) -> str:
+    if figures["speedup"] is None:
+        return "–"
+    value, low, high = figures["speedup"]
+    if low == high == value:
+        return f"{value:.2f}×"
+    return f"{value:.2f}×" if low is None else f"{value:.2f}× [{low:.2f}, {high:.2f}]"
+
+
+def _tpot(figures: Figures) -> str:
+    return " / ".join(_number(figures["tpot_s"][point], 1, 1000) for point in ("p50", "p90", "p99"))
+
+
+def _speed(figures: Figures) -> str:
+    return _number(figures["decode_tokens_per_s"], 1)
+
+
+def _acceptance(figures: Figures) -> str:
+    return _number(figures["acceptance_length"], 2)
+
+
+def _ttft(figures: Figures) -> str:
+    return _number(figures["ttft_p50_s"], 0, 1000)
+
+
+def _identical(figures: Figures) -> str:
+    # 99.97 must not read as 100: one differing answer is what this column is there to show.
+    share = figures["identical"]
+    return _number(share, 0, 100) if share in (None, 0, 1) else f"{min(max(share, 0.001), 0.999):.1%}"[:-1]
+
+
+def _memory(figures: Figures) -> str:
+    return _number(figures["peak_memory_bytes"], 0, 2**-20)
+
+
+def _cells(figures: Figures) -> str:
+    failed = f" ({figures['failed']} failed)" if figures["failed"] else ""
+    return f"{figures['cells']}{failed}"
+
+
+COLUMNS = (
+    Column("speed", "tokens/s", "output tokens after the first / time from first to last", _speed),
+    Column("speedup", "[95 %]", "geometric mean over prompts of speed / baseline's; bootstrap over prompts", _speedup),
+    Column("acceptance", "tokens/round", "what a round (a target pass) delivers, bonus token included", _acceptance),
+    Column("TTFT", "ms", "median time to the first token", _ttft),
+    Column("TPOT", "ms p50 / p90 / p99", "time per output token after the first; percentiles over answers", _tpot),
+    Column("identical", "%", "share of answers equal to the baseline's, token for token", _identical),
+    Column("memory", "MiB", "peak of the process, plus the device's if one is used", _memory),
+    Column("cells", "", "answers measured: prompts × turns × repetitions", _cells),
+)
+
+
+def terminal_table(summary: Mapping[str, Figures], title: str) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold")
+    table.add_column("strategy", no_wrap=True)
+    for column in COLUMNS:
+        table.add_column(f"{column.title}\n{column.unit}", justify="right")
+    for name, figures in summary.items():
+        table.add_row(name, *(column.cell(figures) for column in COLUMNS))
+    return table
+
+
+def meanings() -> list[str]:
+    """One line per column."""
+    width = max(len(column.title) for column in COLUMNS)
+    return [f"{column.title:<{width}}  {column.meaning}" for column in COLUMNS]
+
+
+def markdown(summary: Mapping[str, Figures], title: str, notes: list[str]) -> str:
+    """The table with its title, a list of what each column means, and ``notes``."""
+    headers = [f"{column.title} {column.unit}".strip() for column in COLUMNS]
+    lines = [f"# {title}", "", f"| strategy | {' | '.join(headers)} |", "| --- |" + " ---: |" * len(COLUMNS)]
+    lines += [f"| {name} | {' | '.join(c.cell(figures) for c in COLUMNS)} |" for name, figures in summary.items()]
+    lines += ["", *(f"- **{column.title}**: {column.meaning}" for column in COLUMNS)]
+    return "\n".join(lines + ([""] + [f"- {note}" for note in notes] if notes else [])) + "\n"
