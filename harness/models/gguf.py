@@ -44,7 +44,7 @@ def read_gguf(path: Path) -> tuple[ModelConfig, LazyTensors, ChatTokenizer, list
         config = _config(fields, stored, _dequantised(path, rope_factors).numpy() if rope_factors else None)
     except KeyError as error:
         raise UserError(f"{path} lacks the metadata {error.args[0]}; fetch a complete GGUF file") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ZeroDivisionError) as error:
         raise UserError(f"{path} cannot be run: {error}; choose another file") from error
 
     names = {_hugging_face_name(name): name for name in stored}
@@ -67,7 +67,7 @@ def _config(fields: Mapping[str, Any], tensors: Mapping[str, Any], rope_factors:
     if family not in FAMILIES:
         raise ValueError(f"architecture {family} is not supported, only {' and '.join(FAMILIES)} are")
     if fields.get("split.count", 1) > 1:
-        raise ValueError(f"it is one of {fields['split.count']} parts of a split GGUF (merge them with llama-gguf-split --merge)")
+        raise ValueError(f"it is one of {fields['split.count']} parts (merge them with llama-gguf-split --merge)")
     if "token_embd.weight" not in tensors:
         raise KeyError("token_embd.weight")
 
@@ -76,7 +76,8 @@ def _config(fields: Mapping[str, Any], tensors: Mapping[str, Any], rope_factors:
         found = fields.get(key, *default) if default else fields[key]
         if isinstance(found, list):
             raise ValueError(f"{key} differs from layer to layer")
-        return found
+        # Floats are stored in 32 bits: their shortest decimal is the number that config.json had.
+        return float(str(numpy.float32(found))) if isinstance(found, float) else found
 
     heads, hidden = value("attention.head_count"), value("embedding_length")
     head_dim = value("attention.key_length", hidden // heads)
@@ -85,6 +86,7 @@ def _config(fields: Mapping[str, Any], tensors: Mapping[str, Any], rope_factors:
         f"{family}.attention.value_length": value("attention.value_length", head_dim) != head_dim,
         f"{family}.rope.dimension_count": value("rope.dimension_count", head_dim) != head_dim,
         f"{family}.rope.scaling.type={scaling}": scaling != "none",
+        f"{family}.rope.scale_linear": value("rope.scale_linear", 1.0) != 1.0,
         f"{family}.attention.sliding_window": bool(value("attention.sliding_window", 0)),
         f"{family}.expert_count": bool(value("expert_count", 0)),
     }
@@ -142,7 +144,10 @@ def _dequantised(path: Path, tensor: gguf.ReaderTensor) -> torch.Tensor:
     try:
         values = gguf.dequantize(tensor.data, tensor.tensor_type)
     except NotImplementedError as error:
-        raise UserError(f"{path}: tensor {tensor.name} is quantised as {tensor.tensor_type.name}, which cannot be read; choose a Q4, Q5, Q6, Q8, F16 or BF16 file") from error
+        kind = tensor.tensor_type.name
+        raise UserError(
+            f"{path}: tensor {tensor.name} is of type {kind}, which cannot be read; choose a Q4, Q8, F16 or BF16 file"
+        ) from error
     # F32 comes as a view of the read-only file, which torch would warn about.
     return torch.from_numpy(numpy.array(values, dtype=numpy.float32, copy=not values.flags.writeable))
 

@@ -43,7 +43,7 @@ def build_tokenizer(fields: Mapping[str, Any], end_tokens: tuple[int, ...], file
     kind, pre = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre")
     if kind != "gpt2" or pre not in _PRE_TOKENIZERS:
         known = ", ".join(f"gpt2/{name}" for name in _PRE_TOKENIZERS)
-        raise UserError(f"{file}: its tokenizer is {kind}/{pre}, not one of {known}; use the model's Hugging Face folder instead")
+        raise UserError(f"{file}: its tokenizer is {kind}/{pre}, not one of {known}; use the Hugging Face folder")
     try:
         tokens, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
         merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]
@@ -56,7 +56,8 @@ def build_tokenizer(fields: Mapping[str, Any], end_tokens: tuple[int, ...], file
         ))
         special = {f"{name}_token": tokens[fields[key]] for name, key in _special_keys(fields)}
     except Exception as error:  # `tokenizers` raises plain Exception for a merge that is not in the vocabulary
-        raise UserError(f"{file}: its tokenizer cannot be read ({' '.join(str(error).split())}); fetch the file again") from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{file}: its tokenizer cannot be read ({reason}); fetch the file again") from error
     if pre == "qwen2":
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = _PRE_TOKENIZERS[pre]()

@@ -30,7 +30,7 @@ def read_folder(folder: Path) -> tuple[ModelConfig, LazyTensors, ChatTokenizer, 
         config = read_config(raw, _end_tokens(folder, raw))
     except KeyError as error:
         raise UserError(f"{config_file} lacks the key {error.args[0]}; fetch the folder again") from error
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise UserError(f"{config_file} cannot be run: {error}; choose another model") from error
     files = _weight_files(folder)
     tensors = model_tensors(_open(files), config, str(folder))
@@ -74,13 +74,15 @@ def _refuse_what_is_not_dense(raw: Mapping[str, Any], scaling: Mapping[str, Any]
     """A key that changes the computation must not be passed over: the tokens would be another model's."""
     layer_kinds = set(raw.get("layer_types") or ()) - {"full_attention"}
     partial = scaling.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
+    window = raw.get("sliding_window")
     present = {
         f"hidden_act={raw.get('hidden_act')}": raw.get("hidden_act", "silu") != "silu",
         "attention_bias=true": bool(raw.get("attention_bias")),
         "mlp_bias=true": bool(raw.get("mlp_bias")),
-        f"sliding_window={raw.get('sliding_window')}": bool(raw.get("sliding_window")) and raw.get("use_sliding_window", True),
+        f"sliding_window={window}": bool(window) and raw.get("use_sliding_window", True),
         f"layer_types with {', '.join(map(str, sorted(layer_kinds)))}": bool(layer_kinds),
         f"partial_rotary_factor={partial}": partial not in (None, 1, 1.0),
+        "rope_parameters of each kind of layer": any(isinstance(value, dict) for value in scaling.values()),
         "quantization_config": bool(raw.get("quantization_config")),
     }
     for key, found in present.items():
@@ -121,7 +123,7 @@ def _weight_files(folder: Path) -> list[Path]:
         return files
     single = folder / "model.safetensors"
     if not single.is_file():
-        raise UserError(f"{folder} has no model.safetensors and no model.safetensors.index.json; give a folder with safetensors weights")
+        raise UserError(f"{folder} has no model.safetensors and no {index.name}; give a folder that has one")
     return [single]
 
 
@@ -132,7 +134,7 @@ def _open(files: list[Path]) -> LazyTensors:
         try:
             handle = safe_open(file, framework="pt")
         except (SafetensorError, OSError, ValueError) as error:
-            raise UserError(f"{file} is not a complete safetensors file, it is truncated or altered; fetch it again") from error
+            raise UserError(f"{file} is not a whole safetensors file, truncated or altered; fetch it again") from error
         for name in handle.keys():
             handles[name] = handle
             shapes[name] = tuple(handle.get_slice(name).get_shape())
@@ -150,12 +152,15 @@ def _tokenizer(folder: Path, end_tokens: tuple[int, ...]) -> ChatTokenizer:
     try:
         backend = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # `tokenizers` raises plain Exception
-        raise UserError(f"{file} is not a tokenizer file ({' '.join(str(error).split())}); fetch it again") from error
+        reason = " ".join(str(error).split())
+        raise UserError(f"{file} is not a tokenizer file ({reason}); fetch it again") from error
     backend.no_truncation()
     backend.no_padding()
     settings_file, template_file = folder / "tokenizer_config.json", folder / "chat_template.jinja"
     settings = _json(settings_file) if settings_file.exists() else {}
-    template = template_file.read_text(encoding="utf-8") if template_file.exists() else settings.get("chat_template")
+    template = settings.get("chat_template")
+    if template_file.exists():  # the newer place, which Transformers prefers
+        template = template_file.read_text(encoding="utf-8")
     if isinstance(template, list):  # several named templates
         template = {entry["name"]: entry["template"] for entry in template}.get("default")
     special = {}

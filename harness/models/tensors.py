@@ -39,7 +39,7 @@ def model_tensors(tensors: LazyTensors, config: ModelConfig, file: str) -> LazyT
     wanted = tensor_shapes(config)
     for name, shape in wanted.items():
         if name not in tensors:
-            raise UserError(f"{file} lacks the tensor {name}: the file is incomplete or its configuration is not its own; fetch it again")
+            raise UserError(f"{file} lacks the tensor {name} that its configuration asks for; fetch it again")
         if tensors.shapes[name] != shape:
             raise UserError(
                 f"{file}: tensor {name} has shape {list(tensors.shapes[name])} where the configuration says "
@@ -47,7 +47,8 @@ def model_tensors(tensors: LazyTensors, config: ModelConfig, file: str) -> LazyT
             )
     for name in tensors:
         if name not in wanted and not _derived(name, config):
-            raise UserError(f"{file}: tensor {name} has no place in a dense {config.family} model; choose a model without it")
+            family = config.family
+            raise UserError(f"{file}: tensor {name} has no place in a dense {family} model; choose another model")
     return LazyTensors(wanted, tensors.__getitem__)
 
 

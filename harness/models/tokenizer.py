@@ -3,7 +3,7 @@
 import datetime
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,19 +12,22 @@ import tokenizers
 from harness.errors import UserError
 
 # Some templates (Llama 3.2) write today's date into the prompt. A run that is to be repeated must not depend on the day
-# it ran, so templates see the date that Llama's own templates fall back to.
+# it ran on, so templates see the date that Llama's own fall back to.
 TEMPLATE_DATE = datetime.datetime(2024, 7, 26)
 
 
 @dataclass
 class ChatTokenizer:
-    """A tokenizer with its chat template. `special` holds the template's names, such as `bos_token`, with their text."""
+    """A tokenizer with its chat template. `special` maps the template's names, such as `bos_token`, to their text.
+
+    `file` is where it came from, for error messages.
+    """
 
     backend: tokenizers.Tokenizer
     template: str | None
     special: Mapping[str, str]
     end_tokens: tuple[int, ...]
-    file: str = field(default="the model")
+    file: str = "the model"
 
     @property
     def vocab_size(self) -> int:
@@ -40,7 +43,7 @@ class ChatTokenizer:
         return self.backend.decode([int(token) for token in ids], skip_special_tokens=True)
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The prompt ids of a conversation of {"role", "content"} messages, up to where the assistant's answer begins."""
+        """The prompt ids of a conversation of {"role", "content"} messages, up to where the answer begins."""
         return self.encode(self.render_text(messages))
 
     def render_text(self, messages: Sequence[Mapping[str, str]]) -> str:
@@ -68,8 +71,8 @@ class ChatTokenizer:
         def raise_exception(message: str) -> None:
             raise jinja2.TemplateError(message)
 
-        def tojson(value: Any, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
-            return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+        def tojson(value: Any, **options: Any) -> str:
+            return json.dumps(value, **{"ensure_ascii": False} | options)
 
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         environment.filters["tojson"] = tojson

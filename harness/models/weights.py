@@ -70,7 +70,7 @@ def resolve(model_cfg: Mapping) -> Path:
     if path:
         found = Path(path).expanduser()
         if not found.exists():
-            raise UserError(f"model.path={path} does not exist; give an existing Hugging Face model folder or .gguf file")
+            raise UserError(f"model.path={path} does not exist; give a Hugging Face model folder or a .gguf file")
         return found
     if not source:
         raise UserError(f"model={name} names no files; add model.path=FOLDER_OR_GGUF_FILE")
@@ -79,5 +79,5 @@ def resolve(model_cfg: Mapping) -> Path:
     try:
         fetch = get_method(source)
     except Exception as error:  # Hydra wraps import errors in several kinds of its own
-        raise UserError(f"model.source={source} is not a function that can be imported; name one as package.module.function") from error
+        raise UserError(f"model.source={source} cannot be imported; name it as package.module.function") from error
     return Path(fetch())
