@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from harness import memory
 from harness.engines.base import Engine
-from harness.errors import UserError
 from harness.records import Request, Sampling
 from harness.store import Cell, Failure, Key
 from harness.suites import Row
@@ -51,8 +50,8 @@ def warm_up(engine: Engine, schedule: Schedule, prompts: int) -> None:
         for strategy in schedule.strategies:
             try:
                 engine.decode(strategy, _request(engine, messages, schedule.sampling))
-            except UserError:
-                pass  # a context too short for the warm-up; what matters is recorded with the cells
+            except Exception:  # its cells will fail too, and say why
+                break
 
 
 def measure(engine: Engine, schedule: Schedule) -> Iterator[Cell]:

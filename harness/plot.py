@@ -71,7 +71,7 @@ def _draw_prompts(axes: Axes, summary: Mapping, categories: Mapping[str, str], c
         if points:
             axes.scatter(*zip(*points), s=18, color=colours[name], alpha=0.75, lw=0, label=name)
     axes.set_yticks(range(len(kinds)), kinds)
-    axes.set_ylim(len(kinds) - 0.5, -0.5)
+    axes.set_ylim(max(len(kinds), 1) - 0.5, -0.5)
     axes.axvline(1, color="black", lw=0.8, ls=":")
     axes.grid(axis="x", alpha=0.25)
     if len(compared) > 1:

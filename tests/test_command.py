@@ -1,0 +1,177 @@
+"""The command line with a made-up engine: what it prints, what it writes, and how it answers wrong input."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.__main__ import main
+
+ROOT = Path(__file__).resolve().parent.parent
+FAKE = ["engine._target_=fake_engine.FakeEngine", "model=local", "model.path=x"]
+SHORT = ["suite.limit=3", "sampling.max_new_tokens=5"]
+
+
+@pytest.fixture
+def harness(tmp_path, monkeypatch, capsys):
+    """``harness(*arguments)`` gives exit status, stdout and stderr; run folders go under a temporary folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+
+    def call(*arguments: str):
+        monkeypatch.setattr(sys, "argv", ["harness", *arguments])
+        try:
+            status = main()
+        except SystemExit as stop:  # --help and --cfg end in Hydra
+            status = stop.code or 0
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+def last_line(out: str) -> dict:
+    return json.loads(out.splitlines()[-1])
+
+
+def test_a_run_prints_a_table_and_leaves_a_folder(harness, tmp_path):
+    status, out, err = harness(*FAKE, *SHORT)
+    assert status == 0
+    result = last_line(out)
+    assert set(result) == {"run", "strategies"} and list(result["strategies"]) == ["baseline", "ddtree"]
+    assert result["strategies"]["ddtree"]["speedup"] == pytest.approx([2, 2, 2])
+    folder = tmp_path / result["run"]
+    assert folder.parent == tmp_path / "results/runs" and folder.name.endswith("-ddtree-torch-local-quick")
+    names = {"config.yaml", "environment.json", "cells.jsonl", "summary.json", "table.md", "plot.png"}
+    assert {path.name for path in folder.iterdir()} == names
+    assert len((folder / "cells.jsonl").read_text().splitlines()) == 6
+    assert json.loads((folder / "summary.json").read_text())["interrupted"] is False
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["engine"] == {"fake": True} and len(environment["suite"]["sha256"]) == 64
+    assert "6/6 cells" in err and {p.name for p in tmp_path.iterdir()} == {"results"}, "Hydra leaves nothing behind"
+
+
+def test_compare_measures_every_strategy(harness):
+    _, out, _ = harness(*FAKE, *SHORT, "experiment=compare", "strategy.budget=9")
+    result = last_line(out)
+    assert list(result["strategies"]) == ["baseline", "mtp", "dflash", "ddtree"]
+    assert "budget: 9" in Path(result["run"], "config.yaml").read_text()
+
+
+def test_an_arm_of_ones_own_and_no_baseline(harness):
+    add = ["+strategy@arms.small=ddtree", "arms.small.budget=4"]
+    _, out, _ = harness(*FAKE, *SHORT, *add, "~arms.baseline", "measure.baseline=small")
+    assert list(last_line(out)["strategies"]) == ["small", "ddtree"]
+    _, out, _ = harness(*FAKE, *SHORT, "~arms.baseline", "measure.baseline=null")
+    assert last_line(out)["strategies"]["ddtree"]["speedup"] is None
+
+
+def test_the_baseline_alone(harness):
+    _, out, _ = harness(*FAKE, *SHORT, "strategy=baseline")
+    assert list(last_line(out)["strategies"]) == ["baseline"]
+
+
+def test_a_wrong_answer_shows(harness):
+    _, out, _ = harness(*FAKE, *SHORT, "+engine.differs=ddtree")
+    assert last_line(out)["strategies"]["ddtree"]["identical"] == 0
+
+
+def test_failed_cells_are_told_and_the_run_goes_on(harness):
+    status, out, _ = harness(*FAKE, *SHORT, "+engine.broken=ddtree", "measure.repetitions=2")
+    assert status == 0 and "failed 6 times: RuntimeError: a fault over two lines" in out
+    assert last_line(out)["strategies"]["ddtree"]["decode_tokens_per_s"] is None
+
+
+def test_nothing_but_failures_is_no_success(harness):
+    status, out, _ = harness(*FAKE, *SHORT, "+engine.context_length=2")
+    assert status == 1 and last_line(out)["strategies"]["baseline"]["rounds"] == 0
+
+
+@pytest.mark.parametrize("call, finished", [(5, 2), (1, 0)])
+def test_ctrl_c_keeps_what_is_finished(harness, call, finished):
+    status, out, _ = harness(*FAKE, *SHORT, f"+engine.interrupt_at={call}")  # calls 1 and 2 are the warm-up
+    assert status == 130 and "interrupted" in out
+    cells = Path(last_line(out)["run"], "cells.jsonl")
+    assert (len(cells.read_text().splitlines()) if cells.exists() else 0) == finished
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["strategy=dtree"], ["strategy=dtree", "did you mean ddtree?", "baseline, ddtree, dflash, mtp"]),
+        (["model=gpt5"], ["model=gpt5", "smollm2-135m"]),
+        (["suite=quik"], ["suite=quik", "did you mean quick?"]),
+        (["strategy.budgt=3"], ["strategy.budgt", "did you mean strategy.budget?"]),
+        (["+strategy.bugdet=3"], ["strategy.bugdet", "did you mean budget?"]),
+        (["strategy.budget=many"], ["strategy.budget=many", "whole number"]),
+        (["strategy.budget=0"], ["budget=0"]),
+        (["~strategy.budget"], ["strategy.budget: missing"]),
+        (["strategy._target_=nowhere.build"], ["nowhere.build", "imported"]),
+        (["+engine.warp=9"], ["engine.warp", "context_length"]),
+        (["model.path=null"], ["model.path=null", "model.path=FOLDER"]),
+        (["+model.size=3"], ["model.size", "dtype"]),
+        (["sede=3"], ["sede", "measure"]),
+        (["+seed=3"], ["seed", "measure"]),
+        (["sampling.temperature=-1"], ["temperature=-1", "0 (greedy)"]),
+        (["sampling.temperature=inf"], ["temperature=inf"]),
+        (["sampling.top_p=0"], ["top_p=0"]),
+        (["sampling.top_k=-1"], ["top_k=-1"]),
+        (["sampling.seed=-1"], ["sampling.seed=-1"]),
+        (["sampling.max_new_tokens=0"], ["max_new_tokens=0"]),
+        (["sampling.max_new_tokens=1.5"], ["sampling.max_new_tokens", "1.5"]),
+        (["suite.limit=0"], ["suite.limit=0"]),
+        (["suite.limit=x"], ["suite.limit", "'x'"]),
+        (["measure.repetitions=0"], ["repetitions=0"]),
+        (["measure.seed=-1"], ["measure.seed=-1"]),
+        (["measure.warmup=-1"], ["warmup=-1"]),
+        (["measure.root=''"], ["measure.root="]),
+        (["measure.baseline=mtp"], ["measure.baseline=mtp", "ddtree"]),
+        (["arms.mtp.k=2"], ["arms.mtp", "arms.baseline"]),
+        (["strategy.budget=1,2"], ["strategy.budget=1,2", "give one"]),
+        (["strategy.budget"], ["strategy.budget", "KEY=VALUE"]),
+        (["hydra.searchpath=[pkg://nope.conf]", "strategy=mine"], ["nope.conf", "is not there"]),
+        (["--multirun"], ["--multirun"]),
+        (["hydra.mode=MULTIRUN"], ["sweeps"]),
+    ],
+)
+def test_wrong_input_gets_one_line_before_anything_is_measured(harness, tmp_path, arguments, words):
+    status, out, err = harness(*FAKE, *SHORT, *arguments)
+    assert status == 2 and out == "" and len(err.splitlines()) == 1, err
+    assert all(word in err for word in words), err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_explains_every_group_and_cfg_shows_what_would_run(harness, tmp_path):
+    _, out, _ = harness("--help")
+    for word in ("strategy", "engine", "model", "suite", "sampling", "measure", "experiment", "arms", "python -m harness "):
+        assert f"\n{word}" in out
+    assert "Hydra (https" not in out
+    _, out, _ = harness("--cfg", "job", "experiment=compare", "strategy.budget=5")
+    assert "budget: 5" in out and "dflash:" in out and "hydra" not in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_strategy_of_another_package_runs_by_its_search_path_alone(tmp_path):
+    """In a process of its own, in another folder, with a package that this repository has never heard of."""
+    package = tmp_path / "packages" / "mypackage"
+    (package / "conf" / "strategy").mkdir(parents=True)
+    (package / "__init__.py").write_text("def build(target, name, patience: int):\n    return None\n")
+    (package / "conf" / "__init__.py").write_text("")
+    text = "name: mine\n_target_: mypackage.build\npatience: 3\n"
+    (package / "conf" / "strategy" / "mine.yaml").write_text(text)
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(package.parent)])
+    command = [sys.executable, "-m", "harness", "hydra.searchpath=[pkg://mypackage.conf]", "strategy=mine", *FAKE]
+
+    def call(*arguments):
+        environment = {**os.environ, "PYTHONPATH": path}
+        done = subprocess.run([*command, *SHORT, *arguments], capture_output=True, text=True, cwd=tmp_path, env=environment)
+        return done.returncode, done.stdout, done.stderr
+
+    status, out, err = call("strategy.patience=4")
+    assert status == 0, err
+    assert list(last_line(out)["strategies"]) == ["baseline", "mine"]
+    status, _, err = call("+strategy.hurry=1")
+    assert status == 2 and "strategy.hurry" in err and len(err.splitlines()) == 1

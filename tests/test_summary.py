@@ -1,0 +1,62 @@
+"""From cells to figures, table and plot."""
+
+import pytest
+from fake_engine import fake_decoded
+
+from harness.plot import draw
+from harness.store import Cell, Failure, Key
+from harness.summary import HEADLINE, headline, summarise
+from harness.table import COLUMNS, markdown, meanings
+
+
+def cell(prompt: str, strategy: str, tokens=(1, 2, 3, 4, 5), a_round: int = 1, turn: int = 0, **changes) -> Cell:
+    defaults = dict(decoded=fake_decoded(tokens, a_round), host_peak_bytes=10, device_peak_bytes=1)
+    return Cell(Key(prompt, turn, strategy, 0), "chat", 0, **{**defaults, **changes})
+
+
+def failed(prompt: str, strategy: str) -> Cell:
+    return cell(prompt, strategy, decoded=None, failure=Failure("E", "why"))
+
+
+CELLS = [
+    *(cell(p, "baseline") for p in "abc"),
+    *(cell(p, "ddtree", a_round=2) for p in "ab"),
+    failed("c", "ddtree"),
+]
+
+
+def test_headline_of_a_hand_made_run():
+    found = headline(summarise(CELLS, ["baseline", "ddtree"], "baseline", 0))
+    assert list(found) == ["baseline", "ddtree"] and tuple(found["ddtree"]) == HEADLINE
+    assert found["baseline"]["speedup"] == [1.0, 1.0, 1.0] and found["baseline"]["identical"] == 1.0
+    ddtree = found["ddtree"]
+    assert ddtree["decode_tokens_per_s"] == pytest.approx(200)
+    assert ddtree["speedup"] == pytest.approx([2, 2, 2])
+    assert (ddtree["acceptance_length"], ddtree["rounds"], ddtree["peak_memory_bytes"]) == (2, 4, 11)
+
+
+def test_one_wrong_token_is_seen():
+    cells = [*CELLS[:3], cell("a", "mtp"), cell("b", "mtp", tokens=(1, 2, 3, 4, 6))]
+    assert summarise(cells, ["baseline", "mtp"], "baseline", 0)["mtp"]["identical"] == 0.5
+
+
+def test_pairs_are_of_one_prompt_and_one_turn():
+    cells = [cell("a", "baseline", turn=1), cell("a", "mtp"), cell("b", "mtp", turn=1)]
+    found = summarise(cells, ["baseline", "mtp"], "baseline", 0)["mtp"]
+    assert found["speedup"] is None and found["identical"] is None
+
+
+@pytest.mark.parametrize("cells", [[], [failed("a", "baseline"), failed("a", "mtp")], CELLS])
+@pytest.mark.parametrize("baseline", ["baseline", None])
+def test_every_run_has_a_table_and_a_plot(cells, baseline, tmp_path):
+    summary = summarise(cells, ["baseline", "mtp", "ddtree"], baseline, 0)
+    text = markdown(summary, "title", ["a note"])
+    assert text.count("\n| ") == 5 and "a note" in text
+    assert len(meanings()) == len(COLUMNS)
+    draw(summary, {c.key.prompt: c.category for c in cells}, "title", tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 5000
+
+
+def test_99_97_percent_is_not_written_as_100():
+    identical = next(column for column in COLUMNS if column.title == "identical")
+    assert [identical.cell({"identical": s}) for s in (1, 0.9997, 0.0001, 0, None)] == ["100", "99.9", "0.1", "0", "–"]
