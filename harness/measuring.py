@@ -50,8 +50,8 @@ def warm_up(engine: Engine, schedule: Schedule, prompts: int) -> None:
         for strategy in schedule.strategies:
             try:
                 engine.decode(strategy, _request(engine, messages, schedule.sampling))
-            except Exception:  # its cells will fail too, and say why
-                break
+            except Exception:
+                pass  # its cells will fail too, and say why
 
 
 def measure(engine: Engine, schedule: Schedule) -> Iterator[Cell]:

@@ -41,7 +41,7 @@ def _draw_speedups(axes: Axes, summary: Mapping, colours: Mapping[str, str]) -> 
     axes.set_yticks(range(len(shown)), [name for name, *_ in shown])
     axes.invert_yaxis()
     axes.axvline(1, color="black", lw=0.8, ls=":")
-    axes.set_xlim(0, 1.55 * max((high or value for _, (value, _, high), _ in shown), default=1))
+    axes.set_xlim(0, 1.75 * max((high or value for _, (value, _, high), _ in shown), default=1))
     axes.set_xlabel("speedup over the baseline, 95 % interval")
     axes.set_title("Decode speed", loc="left", fontsize=10)
 
@@ -69,12 +69,10 @@ def _draw_prompts(axes: Axes, summary: Mapping, categories: Mapping[str, str], c
         offset = (i - (len(compared) - 1) / 2) * 0.7 / max(len(compared), 1)
         points = [(v, kinds.index(categories[p]) + offset) for p, v in summary[name]["speedup_by_prompt"].items()]
         if points:
-            axes.scatter(*zip(*points), s=18, color=colours[name], alpha=0.75, lw=0, label=name)
+            axes.scatter(*zip(*points), s=18, color=colours[name], alpha=0.75, lw=0)
     axes.set_yticks(range(len(kinds)), kinds)
     axes.set_ylim(max(len(kinds), 1) - 0.5, -0.5)
     axes.axvline(1, color="black", lw=0.8, ls=":")
     axes.grid(axis="x", alpha=0.25)
-    if len(compared) > 1:
-        axes.legend(frameon=False, fontsize=8)
-    axes.set_xlabel("speedup of each prompt")
+    axes.set_xlabel("speedup of each prompt, coloured as on the left")
     axes.set_title("Prompts", loc="left", fontsize=10)

@@ -64,7 +64,8 @@ def finish(store: Store, plan: Plan, interrupted: bool) -> int:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 120
-    console.print(terminal_table(summary, title))
+    console.print(terminal_table(summary, title, console.width))
+    console.print()
     for line in [*meanings(), *notes, f"everything is in {store.folder}"]:
         console.print(line, markup=False, soft_wrap=True)
     print(json.dumps({"run": str(store.folder), "strategies": finite(headline(summary))}, ensure_ascii=False), flush=True)

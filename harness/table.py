@@ -35,7 +35,7 @@ def _speedup(figures: Figures) -> str:
 
 
 def _tpot(figures: Figures) -> str:
-    return " / ".join(_number(figures["tpot_s"][point], 1, 1000) for point in ("p50", "p90", "p99"))
+    return "/".join(_number(figures["tpot_s"][point], 1, 1000) for point in ("p50", "p90", "p99"))
 
 
 def _speed(figures: Figures) -> str:
@@ -66,24 +66,29 @@ def _cells(figures: Figures) -> str:
 
 
 COLUMNS = (
-    Column("speed", "tokens/s", "output tokens after the first / time from first to last", _speed),
+    Column("speed", "tok/s", "output tokens after the first / time from first to last", _speed),
     Column("speedup", "[95 %]", "geometric mean over prompts of speed / baseline's; bootstrap over prompts", _speedup),
-    Column("acceptance", "tokens/round", "what a round (a target pass) delivers, bonus token included", _acceptance),
+    Column("acceptance", "tok/round", "tokens that a round (one target pass) delivers, bonus token included", _acceptance),
     Column("TTFT", "ms", "median time to the first token", _ttft),
-    Column("TPOT", "ms p50 / p90 / p99", "time per output token after the first; percentiles over answers", _tpot),
+    Column("TPOT", "ms p50/p90/p99", "time per output token after the first; percentiles over answers", _tpot),
     Column("identical", "%", "share of answers equal to the baseline's, token for token", _identical),
     Column("memory", "MiB", "peak of the process, plus the device's if one is used", _memory),
     Column("cells", "", "answers measured: prompts × turns × repetitions", _cells),
 )
 
+WIDE = 96
+NARROW_COLUMNS = 6
 
-def terminal_table(summary: Mapping[str, Figures], title: str) -> Table:
-    table = Table(title=title, title_justify="left", header_style="bold")
+
+def terminal_table(summary: Mapping[str, Figures], title: str, width: int) -> Table:
+    """For a terminal of ``width`` characters; one too narrow for every column gets the first ones, nothing is cut."""
+    shown = COLUMNS if width >= WIDE else COLUMNS[:NARROW_COLUMNS]
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1), pad_edge=False, collapse_padding=True)
     table.add_column("strategy", no_wrap=True)
-    for column in COLUMNS:
-        table.add_column(f"{column.title}\n{column.unit}", justify="right")
+    for column in shown:
+        table.add_column(f"{column.title}\n{column.unit}", justify="right", no_wrap=True)
     for name, figures in summary.items():
-        table.add_row(name, *(column.cell(figures) for column in COLUMNS))
+        table.add_row(name, *(column.cell(figures) for column in shown))
     return table
 
 

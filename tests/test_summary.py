@@ -1,12 +1,15 @@
 """From cells to figures, table and plot."""
 
+import io
+
 import pytest
 from fake_engine import fake_decoded
+from rich.console import Console
 
 from harness.plot import draw
 from harness.store import Cell, Failure, Key
 from harness.summary import HEADLINE, headline, summarise
-from harness.table import COLUMNS, markdown, meanings
+from harness.table import COLUMNS, markdown, meanings, terminal_table
 
 
 def cell(prompt: str, strategy: str, tokens=(1, 2, 3, 4, 5), a_round: int = 1, turn: int = 0, **changes) -> Cell:
@@ -60,3 +63,18 @@ def test_every_run_has_a_table_and_a_plot(cells, baseline, tmp_path):
 def test_99_97_percent_is_not_written_as_100():
     identical = next(column for column in COLUMNS if column.title == "identical")
     assert [identical.cell({"identical": s}) for s in (1, 0.9997, 0.0001, 0, None)] == ["100", "99.9", "0.1", "0", "–"]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_fits_the_terminal_and_cuts_no_figure(width):
+    cells = [
+        cell(p, s, a_round=n, decoded=fake_decoded(range(9), n, round_s=0.01 * (1 + i / 9)))
+        for i, p in enumerate("abcdef")
+        for s, n in (("baseline", 1), ("ddtree", 2))
+    ]
+    summary = summarise(cells, ["baseline", "ddtree"], "baseline", 0)
+    console = Console(file=io.StringIO(), width=width)
+    console.print(terminal_table(summary, "title", width))
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 5 and "…" not in "".join(lines)
+    assert ("memory" in lines[1]) == (width > 100) and "2.00×" in lines[4]
