@@ -1,0 +1,170 @@
+"""``python -m harness.train drafter=dflash``: train a drafter for a target, from prompts to a checkpoint with its record."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+CONFIGURATION = Path(__file__).resolve().parent.parent / "conf"
+
+
+@hydra.main(config_path=str(CONFIGURATION), config_name="train", version_base="1.3")
+def main(config: DictConfig) -> None:
+    from harness.errors import UserError
+
+    try:
+        run(config)
+    except UserError as error:
+        print(f"harness.train: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted: corpus parts and saved steps stay; the same command goes on from there", file=sys.stderr)
+        sys.exit(130)
+
+
+def run(config: DictConfig) -> None:
+    """Corpus, training, evaluation, checkpoint. Each stage finds what is finished and goes on from there."""
+    from hydra.utils import instantiate
+
+    from harness.engines.torch.device import pick_device, pick_dtype
+    from harness.engines.torch.engine import target_view
+    from harness.models.dense import build
+    from harness.models.weights import load_checkpoint, resolve
+    from harness.training import corpus as corpora
+    from harness.training.batches import Batches
+    from harness.training.evaluate import acceptance_length, continuations
+    from harness.training.loop import train
+
+    device = pick_device(config.device)
+    checkpoint = load_checkpoint(resolve(config.model))
+    model = build(checkpoint.config, checkpoint.tensors, pick_dtype(config.model.dtype, device), device)
+    suites = _suites(config, limit=None)
+    questions = _questions(config)
+
+    corpus_config = _fill(corpora.CorpusConfig, config.corpus)
+    folder = Path(config.corpus.folder)
+    only = range(*config.corpus.only) if config.corpus.only else None
+    say = lambda done, of: print(f"corpus: part {done} of {of}", file=sys.stderr, flush=True)  # noqa: E731
+    corpora.build(model, checkpoint.tokenizer, corpus_config, questions, suites, folder, say, only)
+    if config.stage == "corpus":
+        return
+
+    sequences, corpus_record = corpora.load(folder, corpus_config)
+    trainer = instantiate(config.drafter.trainer, target=target_view(model))
+    loop_config = _loop_config(config)
+    batches = Batches(sequences, loop_config.batch, loop_config.widths, loop_config.seed, device)
+    walks = {
+        s.name: continuations(model, checkpoint.tokenizer, s, config.evaluate.max_new_tokens)
+        for s in _suites(config, limit=config.evaluate.limit, names=config.evaluate.suites)
+    }
+    output = Path(config.output)
+    curve: list[dict] = []
+
+    def report(step: int, loss: float) -> None:
+        print(f"step {step} of {loop_config.steps}: loss {loss:.4f}", file=sys.stderr, flush=True)
+        if step % config.evaluate.every == 0:
+            curve.append({"step": step, **{n: round(acceptance_length(model, trainer, w), 4) for n, w in walks.items()}})
+            print(f"  acceptance {curve[-1]}", file=sys.stderr, flush=True)
+
+    history = train(model, trainer, batches, loop_config, output / "state", report, config.stop_after)
+    final = {name: round(acceptance_length(model, trainer, walk), 4) for name, walk in walks.items()}
+    trainer.save(output)
+    record = {
+        "target": {"name": config.model.name, "sha256": checkpoint.checksum, "dtype": str(model.embed.weight.dtype)},
+        "drafter": OmegaConf.to_container(config.drafter, resolve=True),
+        "parameters": sum(p.numel() for p in trainer.module.parameters()),
+        "corpus": {**OmegaConf.to_container(config.corpus, resolve=True), **corpus_record, "folder": None},
+        "loop": OmegaConf.to_container(config.loop, resolve=True),
+        "steps": history["step"],
+        "seconds": round(history["seconds"], 1),
+        "sequences_seen": history["step"] * loop_config.batch,
+        "acceptance_length": {"chain, greedy continuation, pooled, committed": final, "limit": config.evaluate.limit,
+                              "max_new_tokens": config.evaluate.max_new_tokens},
+        "losses": history["losses"],
+        "acceptance_curve": curve,
+        "environment": _environment(device),
+    }
+    (output / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    _plot(record, output / "training.png")
+    print(json.dumps({"output": str(output), "acceptance_length": final, "steps": history["step"]}))
+
+
+def _fill(cls, config: DictConfig):
+    """The dataclass ``cls`` from the keys of ``config`` that it has."""
+    values = OmegaConf.to_container(config, resolve=True)
+    return cls(**{f.name: values[f.name] for f in fields(cls)})
+
+
+def _loop_config(config: DictConfig):
+    from harness.training.loop import LoopConfig
+
+    filled = _fill(LoopConfig, config.loop)
+    return LoopConfig(**{**vars(filled), "widths": tuple(filled.widths)})
+
+
+def _suites(config: DictConfig, limit: int | None, names=None) -> list:
+    """The suites that are at hand under ``suite_root`` (and ``quick``): for overlap checks and for evaluation."""
+    from harness.errors import UserError
+    from harness.suites import SUITES, SuiteConfig, load
+
+    found = []
+    for name in names or SUITES:
+        try:
+            found.append(load(SuiteConfig(name, limit=limit, root=config.suite_root)))
+        except UserError as error:
+            print(f"harness.train: without suite {name}: {error}", file=sys.stderr)
+    return found
+
+
+def _questions(config: DictConfig) -> list:
+    from harness.cache_folder import cache_folder
+    from harness.errors import UserError
+    from harness.training.prompts import gsm8k_train, mbpp_outside_evaluation
+
+    root = Path(config.suite_root) if config.suite_root else cache_folder() / "suites"
+    questions = []
+    for read, name in ((gsm8k_train, "gsm8k_train.jsonl"), (mbpp_outside_evaluation, "mbpp_sanitized.json")):
+        try:
+            questions += read(root / name)
+        except UserError as error:
+            print(f"harness.train: without {name}: {error}", file=sys.stderr)
+    return questions
+
+
+def _environment(device) -> dict:
+    import torch
+
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    return {"python": platform.python_version(), "torch": torch.__version__, "device": str(device), "gpu": gpu}
+
+
+def _plot(record: dict, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, loss_axis = pyplot.subplots(figsize=(7, 4))
+    loss_axis.plot(*zip(*record["losses"]), color="tab:gray", label="loss")
+    loss_axis.set_xlabel("step")
+    loss_axis.set_ylabel("loss (nats per token, weighted)")
+    if record["acceptance_curve"]:
+        axis = loss_axis.twinx()
+        steps = [point["step"] for point in record["acceptance_curve"]]
+        for name in (n for n in record["acceptance_curve"][0] if n != "step"):
+            axis.plot(steps, [point[name] for point in record["acceptance_curve"]], marker="o", label=name)
+        axis.set_ylabel("acceptance length (tokens per round)")
+        axis.legend(loc="center right")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    main()
