@@ -6,9 +6,11 @@ from kernels.cache import keep_rows
 from kernels.layers import apply_rope, rope_tables, swiglu
 from kernels.masks import ancestor_mask
 from kernels.sampling import draw, probabilities
+from kernels.span_attention import Span
 from kernels.tree import best_first_tree
 
 __all__ = [
+    "Span",
     "accept",
     "ancestor_mask",
     "apply_rope",

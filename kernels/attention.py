@@ -6,14 +6,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.span_attention import Span, span_attention
 
-def attention(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None, causal: bool = False) -> Tensor:
+
+def attention(
+    queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | Span | None, causal: bool = False
+) -> Tensor:
     """Grouped-query attention.
 
     ``queries`` ``[batch, heads, rows, head_dim]``; ``keys`` and ``values`` ``[batch, kv_heads, length, head_dim]``;
     ``visible`` bool ``[batch, rows, length]``, or None: every row sees all, or, with ``causal``, row i the first i + 1.
+    A ``Span`` says the same for single rows with numbers that stay on the device.
     Returns ``[batch, rows, heads * head_dim]``.
     """
+    if isinstance(visible, Span):
+        return span_attention(queries, keys, values, visible)
     batch, heads, rows, head_dim = queries.shape
     kv_heads = keys.shape[1]
     group = heads // kv_heads

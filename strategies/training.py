@@ -37,8 +37,8 @@ class Trainer(ABC):
         self.token_losses = token_losses
 
     @abstractmethod
-    def loss(self, batch: TrainingBatch, generator: torch.Generator) -> Tensor:
-        """Mean loss over anchors drawn at random in the answers."""
+    def loss(self, batch: TrainingBatch, noise: Tensor) -> Tensor:
+        """Mean loss over anchors drawn at random in the answers; ``noise``, uniform ``[n, width]``, decides which."""
 
     @abstractmethod
     def accepted(self, batch: TrainingBatch) -> Tensor:
@@ -53,15 +53,15 @@ class Trainer(ABC):
         """Write the checkpoint in its public format."""
 
 
-def draw_anchors(batch: TrainingBatch, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw_anchors(batch: TrainingBatch, count: int, noise: Tensor) -> tuple[Tensor, Tensor]:
     """``count`` positions a sequence, each once, whose token is an answer's and has a successor: ``[n, count]``.
 
     The second tensor is false where a short answer had no more to give. An anchor is the bonus token of a round.
+    Randomness comes in as ``noise`` ``[n, width]``, so that a captured step draws anew at each replay.
     """
     positions = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
     valid = (positions >= batch.starts[:, None]) & (positions < batch.lengths[:, None] - 1)
-    weight = torch.rand(valid.shape, generator=generator, device=valid.device).masked_fill(~valid, -1.0)
-    drawn = weight.topk(min(count, weight.shape[1]), dim=1)
+    drawn = noise.masked_fill(~valid, -1.0).topk(min(count, noise.shape[1]), dim=1)
     return drawn.indices, drawn.values >= 0
 
 

@@ -13,7 +13,7 @@ import torch
 from harness.models.dense import DenseModel
 from harness.models.tokenizer import ChatTokenizer
 from harness.suites import Suite
-from harness.training.loop import with_features
+from harness.training.step import with_features
 from harness.training.responses import write
 from strategies.training import Trainer
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from harness.models.dense import DenseModel
 from harness.training.batches import Batches
 from harness.training.optimizer import Optimizer
-from strategies.training import Trainer, TrainingBatch
+from harness.training.step import Step
+from strategies.training import Trainer
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,6 @@ class LoopConfig:
     batch: int
     widths: tuple[int, ...]
     lr: float
-    muon_lr: float
     warmup: float
     weight_decay: float
     clip: float
@@ -45,23 +44,20 @@ def train(
     stop_after: int | None = None,
 ) -> dict:
     """Train to ``config.steps`` (or ``stop_after``), from the last saved step on. Returns losses and seconds so far."""
-    optimizer = Optimizer(
-        trainer.module, config.steps, config.lr, config.muon_lr, config.warmup, config.weight_decay, config.clip
-    )
+    optimizer = Optimizer(trainer.module, config.steps, config.lr, config.warmup, config.weight_decay, config.clip)
     history = _restore(trainer, optimizer, folder)
     if config.compile:
         _compile(model, trainer)
     device = model.embed.weight.device
+    step_once = Step(model, trainer, optimizer)
     begun, before = time.perf_counter(), history["seconds"]
     last, window = min(config.steps, stop_after or config.steps), []
     for step in range(history["step"], last):
         generator = torch.Generator(device).manual_seed(config.seed * 1_000_003 + step)
-        batch = with_features(model, trainer.taps, *batches[step])
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            loss = trainer.loss(batch, generator)
-        loss.backward()
-        optimizer.step(step)
-        window.append(loss.detach())
+        tokens, starts, lengths = batches[step]
+        noise = torch.rand(tokens.shape, generator=generator, device=device)
+        optimizer.set_rate(step)
+        window.append(step_once(tokens, starts, lengths, noise))
         if (step + 1) % 50 == 0 or step + 1 == last:
             mean = float(torch.stack(window).mean())
             history["losses"].append([step + 1, round(mean, 4)])
@@ -71,14 +67,6 @@ def train(
         if (step + 1) % config.save_every == 0 or step + 1 == last:
             _save(trainer, optimizer, history, folder)
     return history
-
-
-@torch.no_grad()
-def with_features(model: DenseModel, taps: tuple[int, ...], tokens: Tensor, starts: Tensor, lengths: Tensor) -> TrainingBatch:
-    """Run the target over right-padded ``tokens``; what stands behind a sequence's end is seen by nobody before it."""
-    positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    _, features = model(tokens, positions, taps=taps)
-    return TrainingBatch(tokens, starts, lengths, features)
 
 
 def _compile(model: DenseModel, trainer: Trainer) -> None:

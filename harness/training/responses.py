@@ -9,6 +9,7 @@ from torch import Tensor
 
 from harness.models.dense import DenseModel
 from harness.models.layer_cache import ModelCache
+from harness.training.static_decoder import StaticDecoder
 
 PREFILL_TOKENS = 1 << 16
 COMPACT_EVERY = 32
@@ -42,28 +43,25 @@ def write(
     lengths = torch.full((len(prompts),), max_new_tokens, device=device)
     rows = torch.arange(len(prompts), device=device)
     alive = torch.ones(len(prompts), dtype=torch.bool, device=device)
+    decoder = None
     for step in range(max_new_tokens):
         chosen = _choose(logits, heat, generator)
         answers[rows, step] = chosen
         ended = alive & torch.isin(chosen, ends)
-        lengths[rows[ended]] = step + 1
+        lengths[rows] = torch.where(ended, step + 1, lengths[rows])
         alive = alive & ~ended
         if step % COMPACT_EVERY == 0 or step + 1 == max_new_tokens:
             living = int(alive.sum())
-            if living == 0:
+            if living == 0 or step + 1 == max_new_tokens:
                 break
             if living < 0.85 * len(rows):
                 chosen, rows, padding, heat = chosen[alive], rows[alive], padding[alive], heat[alive]
                 _select(cache, alive)
-                alive = alive[alive]
-        if step + 1 < max_new_tokens:
-            slots = torch.arange(cache.length + 1, device=device)
-            visible = (slots >= padding[:, None])[:, None]
-            hidden, _ = model(chosen[:, None], (cache.length - padding)[:, None], cache, visible)
-            cache.length += 1
-            logits = model.logits(hidden[:, -1])
-    counts = lengths.tolist()
-    return [answer[:count] for answer, count in zip(answers.tolist(), counts, strict=True)]
+                alive, decoder = alive[alive], None
+        if decoder is None:
+            decoder = StaticDecoder(model, cache, padding)
+        logits = decoder(chosen, width + step)
+    return [answer[:count] for answer, count in zip(answers.tolist(), lengths.tolist(), strict=True)]
 
 
 def _prefill(model: DenseModel, cache: ModelCache, tokens: Tensor, padding: Tensor) -> Tensor:

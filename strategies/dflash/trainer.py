@@ -55,8 +55,8 @@ class DFlashTrainer(Trainer):
         slots = torch.arange(block_size - 1, device=target.device)
         self.slot_weights = torch.exp(-slots / gamma)
 
-    def loss(self, batch: TrainingBatch, generator: torch.Generator) -> Tensor:
-        anchors, drawn = draw_anchors(batch, self.anchors, generator)
+    def loss(self, batch: TrainingBatch, noise: Tensor) -> Tensor:
+        anchors, drawn = draw_anchors(batch, self.anchors, noise)
         hidden = self._blocks(batch, anchors)
         slots = hidden.shape[2]
         targets = windows(batch.tokens, batch.lengths, slots).gather(1, anchors[..., None].expand(-1, -1, slots))

@@ -46,8 +46,8 @@ class MTPTrainer(Trainer):
         self.steps, self.decay, self.anchors = steps, decay, anchors
         self.module = new_head(config).to(target.device)
 
-    def loss(self, batch: TrainingBatch, generator: torch.Generator) -> Tensor:
-        anchors, drawn = draw_anchors(batch, self.anchors, generator)
+    def loss(self, batch: TrainingBatch, noise: Tensor) -> Tensor:
+        anchors, drawn = draw_anchors(batch, self.anchors, noise)
         following = windows(batch.tokens, batch.lengths, self.steps)
         targets = following.gather(1, anchors[..., None].expand(-1, -1, self.steps))
         total, weight = 0.0, 0.0
