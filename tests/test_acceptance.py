@@ -1,0 +1,155 @@
+"""Acceptance is a walk along the target's own choices; choices come from the filtered distribution, never from beside it."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_decoding import Oracle, greedy, run, tiny_target
+
+from kernels import accept, draw, greedy_choice, probabilities, sampled_choice
+from strategies.base import DraftTree
+
+
+@st.composite
+def drafts(draw, rows: int):
+    """A tree of ``rows`` rows whose siblings differ, over a vocabulary of 4."""
+    tokens, parents, taken = [draw(st.integers(0, 3))], [-1], {}
+    for row in range(1, rows):
+        free = [parent for parent in range(row) if len(taken.get(parent, ())) < 4]
+        parent = draw(st.sampled_from(free))
+        token = draw(st.sampled_from([t for t in range(4) if t not in taken.get(parent, ())]))
+        taken.setdefault(parent, set()).add(token)
+        tokens.append(token)
+        parents.append(parent)
+    return tokens, parents
+
+
+def walk(tokens, parents, choices):
+    """Accepted rows and bonus, step by step over all rows."""
+    path = [0]
+    while True:
+        children = [row for row in range(len(tokens)) if parents[row] == path[-1] and tokens[row] == choices[path[-1]]]
+        if not children:
+            return path, choices[path[-1]]
+        path.append(children[0])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 10).flatmap(lambda rows: st.lists(st.tuples(drafts(rows), st.lists(st.integers(0, 3), min_size=rows, max_size=rows)), min_size=1, max_size=3)))
+def test_accept_is_the_naive_walk(batch):
+    tokens = torch.tensor([draft[0] for draft, _ in batch])
+    parents = torch.tensor([draft[1] for draft, _ in batch])
+    logits = torch.nn.functional.one_hot(torch.tensor([choices for _, choices in batch]), 4).float()
+    paths, bonuses = accept(tokens, parents, greedy_choice(logits))
+    assert list(zip(paths, bonuses, strict=True)) == [walk(*draft, choices) for draft, choices in batch]
+
+
+def test_only_rows_on_the_path_are_asked_and_with_their_depth():
+    asked = []
+
+    def choose(request, row, depth):
+        asked.append((request, row, depth))
+        return {0: 5, 2: 6, 3: 9}[row]
+
+    #                    root, children 4 and 5, child 6 of the second, child 6 of the first
+    paths, bonuses = accept(torch.tensor([[1, 4, 5, 6, 6]]), torch.tensor([[-1, 0, 0, 2, 1]]), choose)
+    assert (paths, bonuses) == ([[0, 2, 3]], [9]) and asked == [(0, 0, 0), (0, 2, 1), (0, 3, 2)]
+
+
+def test_a_child_of_another_row_is_not_accepted():
+    """Token 7 hangs below row 1 alone; the root's choice of 7 must not jump there."""
+    paths, bonuses = accept(torch.tensor([[0, 3, 7]]), torch.tensor([[-1, 0, 1]]), lambda *_: 7)
+    assert (paths, bonuses) == ([[0]], [7])
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(0, 3), st.data())
+def test_a_spine_only_tree_is_the_chain(drafted, bonus, data):
+    choices = data.draw(st.lists(st.integers(0, 3), min_size=len(drafted) + 1, max_size=len(drafted) + 1))
+    chain = DraftTree.chain(torch.tensor([bonus]), torch.tensor([drafted]), torch.zeros(1, len(drafted)))
+    logits = torch.nn.functional.one_hot(torch.tensor([choices]), 4).float()
+    confirmed = next((i for i, token in enumerate(drafted) if choices[i] != token), len(drafted))
+    assert accept(chain.tokens, chain.parents, greedy_choice(logits)) == ([list(range(confirmed + 1))], [choices[confirmed]])
+    assert chain.depths.tolist() == [list(range(len(drafted) + 1))]
+
+
+def test_decoding_by_spines_is_decoding_by_chains():
+    """The same right tokens drafted as a tree without siblings, and among siblings: the same tokens and rounds."""
+    model = tiny_target()
+    prompt = [1, 2, 3, 4, 5]
+    truth = greedy(model, prompt, 40)
+    spine, tree = (run(model, Oracle(model, truth, spoiled=spoiled), prompt, 40) for spoiled in (False, True))
+    assert list(spine.tokens) == list(tree.tokens) == truth
+    assert [r.accepted for r in spine.rounds] == [r.accepted for r in tree.rounds] and spine.rounds[0].width == 1
+    assert max(r.width for r in tree.rounds) == 3
+
+
+def naive_probabilities(logits, temperature, top_k, top_p):
+    weights = [math.exp((x - max(logits)) / temperature) for x in logits]
+    if top_k:
+        kth = sorted(logits, reverse=True)[:top_k][-1]
+        weights = [w if x >= kth else 0.0 for w, x in zip(weights, logits, strict=True)]
+    chances = [w / sum(weights) for w in weights]
+    if top_p < 1:
+        kept, mass = set(), 0.0
+        for token in sorted(range(len(chances)), key=lambda t: -chances[t]):
+            if mass >= top_p:
+                break
+            kept.add(token)
+            mass += chances[token]
+        chances = [c if t in kept else 0.0 for t, c in enumerate(chances)]
+    return [c / sum(chances) for c in chances]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.integers(-40, 40).map(lambda n: n / 8), min_size=1, max_size=8),
+    st.sampled_from([0.3, 0.7, 1.0, 2.0]),
+    st.integers(0, 10),
+    st.sampled_from([1.0, 0.9137, 0.5713, 0.1931, 1e-9]),
+)
+def test_probabilities_are_the_naive_ones(logits, temperature, top_k, top_p):
+    found = probabilities(torch.tensor(logits), temperature, top_k, top_p)
+    wanted = torch.tensor(naive_probabilities(logits, temperature, top_k, top_p), dtype=torch.float64)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_ties_at_the_kth_are_all_kept_and_ties_at_the_nucleus_go_to_the_smaller_id():
+    assert (probabilities(torch.tensor([1.0, 2.0, 1.0, 0.0]), 1.0, 2) > 0).tolist() == [True, True, True, False]
+    assert (probabilities(torch.zeros(4), 1.0, 0, 0.5) > 0).tolist() == [True, True, False, False]
+
+
+LAST = 1 - 2**-53  # the largest number that torch.rand gives in fp64
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.one_of(st.just(0.0), st.floats(1e-300, 1)), min_size=1, max_size=9).filter(any),
+    st.one_of(st.sampled_from([0.0, LAST]), st.floats(0, LAST)),
+)
+def test_draw_never_picks_what_cannot_be(weights, uniform):
+    chances = torch.tensor(weights, dtype=torch.float64) / sum(weights)
+    assert chances[int(draw(chances, torch.tensor(uniform, dtype=torch.float64)))] > 0 or chances.sum() == 0
+
+
+def test_draw_inverts_the_cumulative_distribution():
+    chances = torch.tensor([0.0, 0.25, 0.0, 0.5, 0.25, 0.0], dtype=torch.float64)
+    uniforms = torch.tensor([0.0, 0.249, 0.25, 0.749, 0.75, LAST], dtype=torch.float64)
+    assert draw(chances.expand(6, 6), uniforms).tolist() == [1, 1, 3, 3, 4, 4]
+
+
+def test_a_sample_uses_the_number_of_its_own_position():
+    logits = torch.zeros(2, 3, 4)
+    uniforms = torch.tensor([[0.1, 0.3, 0.6], [0.9, 0.6, 0.3]], dtype=torch.float64)
+    choose = sampled_choice(logits, uniforms, 1.0, 0, 1.0)
+    assert [choose(request, 0, depth) for request in range(2) for depth in range(3)] == [0, 1, 2, 3, 2, 1]
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0])
+def test_sampled_rows_are_read_at_their_own_row(temperature):
+    logits = torch.full((1, 3, 4), -1000.0)
+    logits[0, [0, 1, 2], [3, 1, 2]] = 1000.0
+    choose = sampled_choice(logits, torch.full((1, 3), 0.5, dtype=torch.float64), temperature, 0, 1.0)
+    assert [choose(0, row, 0) for row in range(3)] == [3, 1, 2]

@@ -1,0 +1,201 @@
+"""One masked pass over a tree says what a plain pass over each path says, and the cache forgets the losers."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_decoding import causal_logits, tiny_config, tiny_target
+
+from harness.models.layer_cache import AttentionCache, ModelCache, RecurrentCache
+from kernels import ancestor_mask, attention, keep_rows, visible_rows
+
+
+@st.composite
+def trees(draw, most=12) -> list[int]:
+    """Parents of a tree of 1 to ``most`` rows, the root first."""
+    return [-1] + [draw(st.integers(0, row - 1)) for row in range(1, draw(st.integers(1, most)))]
+
+
+def path_to(parents: list[int], row: int) -> list[int]:
+    path = [row]
+    while parents[path[0]] >= 0:
+        path.insert(0, parents[path[0]])
+    return path
+
+
+def random_tree(rows: int, vocabulary: int, seed: int):
+    """Tokens, parents and depths of a random tree."""
+    source = random.Random(seed)
+    parents = [-1] + [source.randrange(row) for row in range(1, rows)]
+    tokens = [source.randrange(vocabulary) for _ in range(rows)]
+    return tokens, parents, [len(path_to(parents, row)) - 1 for row in range(rows)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 12).flatmap(lambda rows: st.tuples(trees(rows), trees(rows))))
+def test_ancestor_mask_is_the_walk_to_the_root(two):
+    rows = min(map(len, two))
+    batch = [parents[:rows] for parents in two]
+    mask = ancestor_mask(torch.tensor(batch))
+    assert mask.dtype == torch.bool and mask.shape == (2, rows, rows)
+    for request, parents in enumerate(batch):
+        for row in range(rows):
+            assert mask[request, row].nonzero().flatten().tolist() == sorted(path_to(parents, row))
+
+
+def test_every_row_sees_the_whole_context_before_the_tree():
+    mask = visible_rows(torch.tensor([[[True, False], [True, True]]]), 3)
+    assert mask.tolist() == [[[True, True, True, True, False], [True, True, True, True, True]]]
+
+
+def naive_attention(queries, keys, values, seen):
+    """Softmax over one row of one head at a time; head h of H reads key/value head h * kv_heads // H."""
+    batch, heads, rows, width = queries.shape
+    kv_heads = keys.shape[1]
+    out = torch.empty(batch, rows, heads * width)
+    for b in range(batch):
+        for h in range(heads):
+            for r in range(rows):
+                columns = [c for c in range(keys.shape[2]) if seen(b, r, c)]
+                kv = h * kv_heads // heads
+                scores = torch.stack([queries[b, h, r] @ keys[b, kv, c] / width**0.5 for c in columns])
+                mixed = sum(w * values[b, kv, c] for w, c in zip(scores.softmax(0), columns, strict=True))
+                out[b, r, h * width : (h + 1) * width] = mixed
+    return out
+
+
+@pytest.mark.parametrize("heads, kv_heads", [(4, 4), (4, 2), (6, 1)])
+@pytest.mark.parametrize("kind", ["masked", "all", "causal"])
+def test_grouped_attention_is_softmax_row_by_row(heads, kv_heads, kind):
+    torch.manual_seed(0)
+    rows, length = (5, 5) if kind == "causal" else (3, 7)
+    queries = torch.randn(2, heads, rows, 8)
+    keys, values = torch.randn(2, 2, kv_heads, length, 8)
+    visible = None
+    if kind == "masked":
+        visible = torch.rand(2, rows, length) < 0.5
+        visible[..., 0] = True
+    seen = {"all": lambda b, r, c: True, "causal": lambda b, r, c: c <= r, "masked": lambda b, r, c: bool(visible[b, r, c])}
+    found = attention(queries, keys, values, visible, causal=kind == "causal")
+    torch.testing.assert_close(found, naive_attention(queries, keys, values, seen[kind]), rtol=1e-5, atol=1e-6)
+
+
+def prefilled(model, batch_tokens, capacity=64):
+    """A cache that has committed ``batch_tokens`` ``[batch, n]``."""
+    tokens = torch.tensor(batch_tokens)
+    positions = torch.arange(tokens.shape[1]).expand_as(tokens)
+    cache = model.new_cache(len(tokens), capacity)
+    for layer in cache.layers:  # what was never written must never be read
+        layer.keys.fill_(torch.nan)
+        layer.values.fill_(torch.nan)
+    model(tokens, positions, cache)
+    cache.keep(positions)
+    return cache
+
+
+def verified(model, cache, trees_of_batch):
+    """One masked pass over ``(tokens, parents, depths)`` of each request; its logits and features."""
+    tokens, parents, depths = (torch.tensor(column) for column in zip(*trees_of_batch, strict=True))
+    visible = visible_rows(ancestor_mask(parents), cache.length)
+    hidden, features = model(tokens, cache.length + depths, cache, visible, taps=(0, 2))
+    return model.logits(hidden), features
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("seed", range(4))
+@torch.no_grad()
+def test_a_masked_pass_gives_each_path_its_own_logits(family, seed):
+    model = tiny_target(tiny_config(family), seed)
+    source = random.Random(seed)
+    contexts = [[source.randrange(48) for _ in range(9)] for _ in range(2)]
+    batch = [random_tree(14, 48, seed + 100 * request) for request in range(2)]
+    logits, _ = verified(model, prefilled(model, contexts), batch)
+    for request, (tokens, parents, _) in enumerate(batch):
+        for row in range(14):
+            path = [tokens[i] for i in path_to(parents, row)]
+            plain = causal_logits(model, contexts[request] + path)[-1]
+            torch.testing.assert_close(logits[request, row], plain, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@torch.no_grad()
+def test_keep_leaves_the_cache_of_a_model_that_saw_only_the_accepted_tokens(family):
+    model = tiny_target(tiny_config(family))
+    contexts = [[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]]
+    #          0: root, 1-3 children of the root, 4-5 children of 2, 6 child of 3, 7 child of 5
+    parents, depths = [-1, 0, 0, 0, 2, 2, 3, 5], [0, 1, 1, 1, 2, 2, 2, 3]
+    tokens = [list(range(10, 18)), list(range(20, 28))]
+    paths = [[0, 2, 5], [0, 3, 6]]
+    cache = prefilled(model, contexts)
+    verified(model, cache, [(row, parents, depths) for row in tokens])
+    cache.keep(torch.tensor(paths))
+    accepted = [context + [row[i] for i in path] for context, row, path in zip(contexts, tokens, paths, strict=True)]
+    fresh = prefilled(model, accepted)
+    assert cache.length == fresh.length == 8
+    for layer, wanted in zip(cache.layers, fresh.layers, strict=True):
+        torch.testing.assert_close(layer.keys[:, :, :8], wanted.keys[:, :, :8], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(layer.values[:, :, :8], wanted.values[:, :, :8], rtol=1e-5, atol=1e-5)
+    # The losers' rows lie behind; the next round must not see them.
+    logits, _ = verified(model, cache, [([7, 8, 9], [-1, 0, 0], [0, 1, 1])] * 2)
+    for request in range(2):
+        for row, path in enumerate([[7], [7, 8], [7, 9]]):
+            plain = causal_logits(model, accepted[request] + path)[-1]
+            torch.testing.assert_close(logits[request, row], plain, rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_keep_rows_moves_any_path(data):
+    start, rows = data.draw(st.integers(0, 3)), data.draw(st.integers(1, 6))
+    paths = [sorted(data.draw(st.permutations(range(rows)))[:kept]) for kept in [data.draw(st.integers(1, rows))] for _ in range(2)]
+    cache = torch.arange(2 * 12).view(2, 1, 12, 1).clone()
+    wanted = cache.clone()
+    for request, path in enumerate(paths):
+        for place, row in enumerate(path):
+            wanted[request, 0, start + place] = cache[request, 0, start + row]
+    keep_rows(cache, start, torch.tensor(paths))
+    kept = start + len(paths[0])
+    assert torch.equal(cache[:, :, :kept], wanted[:, :, :kept])
+
+
+class ToyRecurrence:
+    """state' = decay * state + input(token): the smallest layer whose state cannot be cropped."""
+
+    def __init__(self, batch: int) -> None:
+        self.cache = RecurrentCache(torch.zeros(batch, 2))
+
+    @staticmethod
+    def step(state, token: int):
+        return state * torch.tensor([0.5, -0.9]) + torch.tensor([float(token), token % 3 + 1.0])
+
+    def verify(self, tokens, parents) -> None:
+        states = []
+        for request, (row_tokens, row_parents) in enumerate(zip(tokens, parents, strict=True)):
+            rows = []
+            for token, parent in zip(row_tokens, row_parents, strict=True):
+                rows.append(self.step(self.cache.state[request] if parent < 0 else rows[parent], token))
+            states.append(torch.stack(rows))
+        self.cache.row_states = torch.stack(states)
+
+
+@pytest.mark.parametrize("paths", [[[0, 2, 5], [0, 3, 6]], [[0, 1, 2], [0, 1, 2]], [[0], [0]]])
+def test_a_recurrent_state_is_that_of_the_last_accepted_row(paths):
+    """Beside an attention layer, through the same call; also for a path that is a prefix, which moves no attention rows."""
+    layer = ToyRecurrence(2)
+    cache = ModelCache([AttentionCache(2, 1, 20, 2, torch.float32, "cpu"), layer.cache])
+    chain = [-1, 0, 1, 2, 3, 4, 5, 6] if paths[0] == [0, 1, 2] else [-1, 0, 0, 0, 2, 2, 3, 5]
+    seen = [[], []]
+    for first in (10, 20):
+        tokens = [list(range(first, first + 8)), list(range(first + 50, first + 58))]
+        layer.verify(tokens, [chain, chain])
+        cache.keep(torch.tensor(paths))
+        for request in range(2):
+            seen[request] += [tokens[request][row] for row in paths[request]]
+    for request in range(2):
+        state = torch.zeros(2)
+        for token in seen[request]:
+            state = layer.step(state, token)
+        torch.testing.assert_close(layer.cache.state[request], state)
+    assert cache.length == len(seen[0]) and layer.cache.row_states is None
