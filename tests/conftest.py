@@ -1,0 +1,19 @@
+"""What several test files share and what takes seconds to make."""
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def smollm2_models():
+    """SmolLM2 in fp32: ``checkpoint``, ``ours`` and Transformers' model ``theirs``."""
+    from reference_models import smollm2_pair
+
+    return smollm2_pair()
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory):
+    """Random Llama (Llama-3 RoPE scaling) and Qwen3 models as Transformers saved them: folder and model by family."""
+    from tiny_models import save_models
+
+    return save_models(tmp_path_factory.mktemp("tiny"))
