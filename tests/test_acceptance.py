@@ -1,11 +1,10 @@
 """Acceptance is a walk along the target's own choices; choices come from the filtered distribution, never from beside it."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from naive_sampling import naive_probabilities
 from tiny_decoding import Oracle, greedy, run, tiny_target
 
 from kernels import accept, draw, greedy_choice, probabilities, sampled_choice
@@ -84,23 +83,6 @@ def test_decoding_by_spines_is_decoding_by_chains():
     assert list(spine.tokens) == list(tree.tokens) == truth
     assert [r.accepted for r in spine.rounds] == [r.accepted for r in tree.rounds] and spine.rounds[0].width == 1
     assert max(r.width for r in tree.rounds) == 3
-
-
-def naive_probabilities(logits, temperature, top_k, top_p):
-    weights = [math.exp((x - max(logits)) / temperature) for x in logits]
-    if top_k:
-        kth = sorted(logits, reverse=True)[:top_k][-1]
-        weights = [w if x >= kth else 0.0 for w, x in zip(weights, logits, strict=True)]
-    chances = [w / sum(weights) for w in weights]
-    if top_p < 1:
-        kept, mass = set(), 0.0
-        for token in sorted(range(len(chances)), key=lambda t: -chances[t]):
-            if mass >= top_p:
-                break
-            kept.add(token)
-            mass += chances[token]
-        chances = [c if t in kept else 0.0 for t, c in enumerate(chances)]
-    return [c / sum(chances) for c in chances]
 
 
 @settings(max_examples=200, deadline=None)
