@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -22,6 +23,32 @@ def drafter_folder(name_or_folder: str, shipped: Path) -> Path:
             return folder
     names = ", ".join(sorted(path.parent.name for path in shipped.glob("*/config.json"))) or "none"
     raise UserError(f"no drafter {str(name_or_folder)!r}: shipped are {names}; or give a folder with config.json and {WEIGHTS}")
+
+
+def read_json(path: Path, kind: str) -> dict:
+    """The object in a checkpoint's config.json; ``kind`` says of what, for the error."""
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{kind} config {path} cannot be read ({error}); give the folder of a trained one") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{kind} config {path} holds no JSON object; give the folder of a trained one")
+    return data
+
+
+def whole(value, name: str, path: Path) -> int:
+    """``value`` of the config's field ``name``, refused unless it can be a size."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UserError(f"drafter config {path}: {name} is {value!r}, not a whole number of at least 1; fetch or train it again")
+    return value
+
+
+def check_heads(heads: int, kv_heads: int, head_dim: int, path: Path) -> None:
+    """Refuse what no grouped-query attention with rotary embedding can have."""
+    if heads % kv_heads:
+        raise UserError(f"drafter config {path}: {heads} heads cannot share {kv_heads} key/value heads; fetch or train it again")
+    if head_dim % 2:
+        raise UserError(f"drafter config {path}: head_dim {head_dim} is odd, so it has no rotary pairs; fetch or train it again")
 
 
 def load_weights(drafter: nn.Module, folder: Path, target: TargetView) -> nn.Module:

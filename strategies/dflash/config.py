@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.errors import UserError
 from strategies.base import TargetView
+from strategies.checkpoint import check_heads, read_json, whole
 
 
 @dataclass(frozen=True)
@@ -45,21 +46,17 @@ def spread_taps(num_target_layers: int, taps: int) -> tuple[int, ...]:
 
 def read_config(path: Path) -> DrafterConfig:
     """Accepts the published layout, fields at top level, and the "speculators" nesting of the transformer's sizes."""
-    try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"drafter config {path} cannot be read ({error}); give the folder of a DFlash checkpoint") from None
-    data = {**data.get("transformer_layer_config", {}), **data}
-    special = data.get("dflash_config") or {}
-    rope = data.get("rope_parameters") or {}
+    data = read_json(path, "drafter")
+    data = {**_object(data, "transformer_layer_config", path), **data}
+    special = _object(data, "dflash_config", path)
+    rope = _object(data, "rope_parameters", path)
 
-    def field(*names: str, default=None):
-        for name in names:
-            for place in (special, data, rope):
-                if place.get(name) is not None:
-                    return place[name]
+    def field(name: str, default=None):
+        for place in (special, data, rope):
+            if place.get(name) is not None:
+                return place[name]
         if default is None:
-            raise UserError(f"drafter config {path} lacks {names[0]!r}; it is not a DFlash checkpoint")
+            raise UserError(f"drafter config {path} lacks {name!r}; it is not a DFlash checkpoint")
         return default
 
     if data.get("draft_vocab_size") not in (None, data.get("vocab_size")):
@@ -67,26 +64,32 @@ def read_config(path: Path) -> DrafterConfig:
             f"drafter {path.parent} has a reduced vocabulary ({data['draft_vocab_size']} of {data.get('vocab_size')}) with "
             "its own head, which is not supported; use a checkpoint over the full vocabulary"
         )
-    kind = rope.get("rope_type", (data.get("rope_scaling") or {}).get("rope_type", "default"))
+    kind = rope.get("rope_type", _object(data, "rope_scaling", path).get("rope_type", "default"))
     if kind != "default":
         raise UserError(f"drafter {path.parent} uses RoPE scaling {kind!r}, which is not supported; only plain RoPE is")
-    hidden, heads = field("hidden_size"), field("num_attention_heads")
-    layers = field("num_hidden_layers")
+
+    def size(name: str, **default) -> int:
+        return whole(field(name, **default), name, path)
+
+    hidden, heads, layers = size("hidden_size"), size("num_attention_heads"), size("num_hidden_layers")
     target_layers = field("num_target_layers", default=-1)
-    taps = field("target_layer_ids", "aux_hidden_state_layer_ids", default=())
+    taps = _ids(field("target_layer_ids", default=[]), path)
     if not taps:
-        taps = spread_taps(target_layers, layers)
-    return DrafterConfig(
+        # "speculators" ids count hidden states: id i is the output of layer i - 1 (github.com/vllm-project/vllm/pull/40727).
+        taps = tuple(i - 1 for i in _ids(field("aux_hidden_state_layer_ids", default=[]), path))
+    if not taps:
+        taps = spread_taps(whole(target_layers, "num_target_layers", path), layers)
+    config = DrafterConfig(
         hidden_size=hidden,
         num_hidden_layers=layers,
         num_attention_heads=heads,
-        num_key_value_heads=field("num_key_value_heads", default=heads),
-        head_dim=field("head_dim", default=hidden // heads),
-        intermediate_size=field("intermediate_size"),
-        vocab_size=field("vocab_size"),
-        block_size=field("block_size"),
+        num_key_value_heads=size("num_key_value_heads", default=heads),
+        head_dim=size("head_dim", default=hidden // heads),
+        intermediate_size=size("intermediate_size"),
+        vocab_size=size("vocab_size"),
+        block_size=size("block_size"),
         mask_token_id=field("mask_token_id"),
-        target_layer_ids=tuple(taps),
+        target_layer_ids=taps,
         num_target_layers=target_layers,
         rms_norm_eps=field("rms_norm_eps", default=1e-6),
         rope_theta=float(field("rope_theta", default=10000.0)),
@@ -95,6 +98,25 @@ def read_config(path: Path) -> DrafterConfig:
         sliding_window=data.get("sliding_window"),
         sliding_is_causal=bool(special.get("sliding_is_causal", True)),
     )
+    check_heads(heads, config.num_key_value_heads, config.head_dim, path)
+    if config.layer_types and len(config.layer_types) != layers:
+        raise UserError(f"drafter config {path}: layer_types lists {len(config.layer_types)} of {layers} layers; fetch or train it again")
+    if any(config.sliding(layer) for layer in range(layers)):
+        whole(config.sliding_window, "sliding_window", path)
+    return config
+
+
+def _object(data: dict, name: str, path: Path) -> dict:
+    value = data.get(name) or {}
+    if not isinstance(value, dict):
+        raise UserError(f"drafter config {path}: {name} is {value!r}, not a JSON object; fetch or train it again")
+    return value
+
+
+def _ids(value, path: Path) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(isinstance(i, int) for i in value):
+        raise UserError(f"drafter config {path}: target_layer_ids is {value!r}, not a list of layer numbers; fetch or train it again")
+    return tuple(value)
 
 
 def write_config(config: DrafterConfig, path: Path) -> None:
@@ -143,7 +165,7 @@ def check_fits(config: DrafterConfig, target: TargetView, where: str) -> None:
     outside = [i for i in config.target_layer_ids if not 0 <= i < target.num_layers]
     if outside:
         refuse("tapped layer id", outside[0], f"0 to {target.num_layers - 1}")
-    if not 0 <= config.mask_token_id < target.vocab_size:
-        refuse("mask token id", config.mask_token_id, f"0 to {target.vocab_size - 1}")
+    if not isinstance(config.mask_token_id, int) or not 0 <= config.mask_token_id < target.vocab_size:
+        refuse("mask token id", repr(config.mask_token_id), f"0 to {target.vocab_size - 1}")
     if config.block_size < 2:
         raise UserError(f"drafter {where} has block size {config.block_size}; a block needs the bonus token and one slot")

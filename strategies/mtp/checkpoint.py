@@ -10,11 +10,12 @@ import torch
 
 from harness.errors import UserError
 from strategies.base import TargetView
-from strategies.checkpoint import drafter_folder, load_weights, save_weights
+from strategies.checkpoint import check_heads, drafter_folder, load_weights, read_json, save_weights, whole
 from strategies.mtp.head import HeadConfig, MTPHead
 
 SHIPPED = Path(__file__).parent / "drafters"
 ARCHITECTURE = "MTPHead"
+SIZES = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size", "num_target_layers")
 
 
 def load_head(name_or_folder: str, target: TargetView) -> MTPHead:
@@ -35,15 +36,15 @@ def load_head(name_or_folder: str, target: TargetView) -> MTPHead:
 
 
 def read_config(path: Path) -> HeadConfig:
-    try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"MTP head config {path} cannot be read ({error}); give the folder of a trained head") from None
+    data = read_json(path, "MTP head")
     if data.get("architectures") != [ARCHITECTURE]:
         raise UserError(f"{path} describes {data.get('architectures')}, not an {ARCHITECTURE}; give the folder of a trained head")
     missing = [f.name for f in fields(HeadConfig) if f.name not in data]
     if missing:
         raise UserError(f"MTP head config {path} lacks {missing[0]!r}; fetch or train the checkpoint again")
+    for name in SIZES:
+        whole(data[name], name, path)
+    check_heads(data["num_attention_heads"], data["num_key_value_heads"], data["head_dim"], path)
     return HeadConfig(**{f.name: data[f.name] for f in fields(HeadConfig)})
 
 
