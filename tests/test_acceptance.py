@@ -35,14 +35,24 @@ def walk(tokens, parents, choices):
         path.append(children[0])
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.integers(1, 10).flatmap(lambda rows: st.lists(st.tuples(drafts(rows), st.lists(st.integers(0, 3), min_size=rows, max_size=rows)), min_size=1, max_size=3)))
+@st.composite
+def judged(draw, rows: int):
+    """A draft and the target's choice at every row, more often than not one of the row's children."""
+    tokens, parents = draw(drafts(rows))
+    choices = []
+    for row in range(rows):
+        children = [token for token, parent in zip(tokens, parents, strict=True) if parent == row]
+        choices.append(draw(st.sampled_from([*children, *children, *children, 0, 1, 2, 3])))
+    return tokens, parents, choices
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 14).flatmap(lambda rows: st.lists(judged(rows), min_size=1, max_size=3)))
 def test_accept_is_the_naive_walk(batch):
-    tokens = torch.tensor([draft[0] for draft, _ in batch])
-    parents = torch.tensor([draft[1] for draft, _ in batch])
-    logits = torch.nn.functional.one_hot(torch.tensor([choices for _, choices in batch]), 4).float()
+    tokens, parents, choices = (torch.tensor(column) for column in zip(*batch, strict=True))
+    logits = torch.nn.functional.one_hot(choices, 4).float()
     paths, bonuses = accept(tokens, parents, greedy_choice(logits))
-    assert list(zip(paths, bonuses, strict=True)) == [walk(*draft, choices) for draft, choices in batch]
+    assert list(zip(paths, bonuses, strict=True)) == [walk(*one) for one in batch]
 
 
 def test_only_rows_on_the_path_are_asked_and_with_their_depth():
@@ -63,13 +73,14 @@ def test_a_child_of_another_row_is_not_accepted():
     assert (paths, bonuses) == ([[0]], [7])
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(0, 3), st.data())
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.integers(0, 3), st.data())
 def test_a_spine_only_tree_is_the_chain(drafted, bonus, data):
-    choices = data.draw(st.lists(st.integers(0, 3), min_size=len(drafted) + 1, max_size=len(drafted) + 1))
+    """The target agrees with ``confirmed`` drafted tokens and then with none."""
+    confirmed = data.draw(st.integers(0, len(drafted)))
+    choices = [token if place < confirmed else (token + 1) % 4 for place, token in enumerate([*drafted, 0])]
     chain = DraftTree.chain(torch.tensor([bonus]), torch.tensor([drafted]), torch.zeros(1, len(drafted)))
     logits = torch.nn.functional.one_hot(torch.tensor([choices]), 4).float()
-    confirmed = next((i for i, token in enumerate(drafted) if choices[i] != token), len(drafted))
     assert accept(chain.tokens, chain.parents, greedy_choice(logits)) == ([list(range(confirmed + 1))], [choices[confirmed]])
     assert chain.depths.tolist() == [list(range(len(drafted) + 1))]
 

@@ -14,6 +14,8 @@ from harness.suites import SuiteConfig, load
 from strategies.dflash.checkpoint import SHIPPED as DFLASH_DRAFTERS
 from strategies.mtp.checkpoint import SHIPPED as MTP_HEADS
 
+pytestmark = pytest.mark.timeout(120)  # a loop that misses its end would never fail
+
 FAMILIES = ["llama", "qwen3"]
 SHIPPED = "smollm2-135m"
 

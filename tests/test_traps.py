@@ -7,6 +7,8 @@ from tiny_decoding import Oracle, causal_logits, greedy, proposers, run, tiny_co
 from harness.engines.torch.decode import Output
 from strategies.base import Proposer
 
+pytestmark = pytest.mark.timeout(30)  # a loop that misses its end would never fail
+
 PROMPT = [5, 6, 7, 8, 9, 10]
 LONG = (15,)  # tokens that the oracle drafts a round
 
