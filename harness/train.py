@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
+import time
 from dataclasses import fields
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def run(config: DictConfig) -> None:
     from harness.training.batches import Batches
     from harness.training.evaluate import acceptance_length, continuations
     from harness.training.loop import train
+    from strategies.checkpoint import start_from
 
     device = pick_device(config.device)
     checkpoint = load_checkpoint(resolve(config.model))
@@ -57,6 +59,8 @@ def run(config: DictConfig) -> None:
 
     sequences, corpus_record = corpora.load(folder, corpus_config)
     trainer = instantiate(config.drafter.trainer, target=target_view(model))
+    if config.init:
+        start_from(trainer.module, Path(config.init))
     loop_config = _loop_config(config)
     batches = Batches(sequences, loop_config.batch, loop_config.widths, loop_config.seed, device)
     walks = {
@@ -65,9 +69,11 @@ def run(config: DictConfig) -> None:
     }
     output = Path(config.output)
     curve: list[dict] = []
+    begun = time.perf_counter()
 
     def report(step: int, loss: float) -> None:
-        print(f"step {step} of {loop_config.steps}: loss {loss:.4f}", file=sys.stderr, flush=True)
+        seconds = time.perf_counter() - begun
+        print(f"step {step} of {loop_config.steps}: loss {loss:.4f}, {seconds:.0f} s", file=sys.stderr, flush=True)
         if step % config.evaluate.every == 0:
             curve.append({"step": step, **{n: round(acceptance_length(model, trainer, w), 4) for n, w in walks.items()}})
             print(f"  acceptance {curve[-1]}", file=sys.stderr, flush=True)
@@ -78,6 +84,7 @@ def run(config: DictConfig) -> None:
     record = {
         "target": {"name": config.model.name, "sha256": checkpoint.checksum, "dtype": str(model.embed.weight.dtype)},
         "drafter": OmegaConf.to_container(config.drafter, resolve=True),
+        "init": _init_record(config.init),
         "parameters": sum(p.numel() for p in trainer.module.parameters()),
         "corpus": {**OmegaConf.to_container(config.corpus, resolve=True), **corpus_record, "folder": None},
         "loop": OmegaConf.to_container(config.loop, resolve=True),
@@ -135,6 +142,12 @@ def _questions(config: DictConfig) -> list:
         except UserError as error:
             print(f"harness.train: without {name}: {error}", file=sys.stderr)
     return questions
+
+
+def _init_record(init: str | None) -> dict | None:
+    """The whole record of the training that this one started from."""
+    path = Path(init) / "training.json" if init else None
+    return json.loads(path.read_text()) if path and path.exists() else None
 
 
 def _environment(device) -> dict:

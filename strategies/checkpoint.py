@@ -73,6 +73,14 @@ def load_weights(drafter: nn.Module, folder: Path, target: TargetView) -> nn.Mod
     return drafter.eval().requires_grad_(False)
 
 
+def start_from(drafter: nn.Module, folder: Path) -> None:
+    """Fill a drafter in training with a checkpoint's weights, in the drafter's own dtype."""
+    try:
+        drafter.load_state_dict(load_file(folder / WEIGHTS))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise UserError(f"init={folder} cannot start this drafter ({str(error).splitlines()[0]}); give a checkpoint of its shape") from None
+
+
 def save_weights(drafter: nn.Module, folder: Path) -> None:
     """bf16, the dtype of the published checkpoints."""
     tensors = {name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in drafter.state_dict().items()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from harness.models.dense import DenseModel
 from harness.models.tokenizer import ChatTokenizer
 from harness.suites import Suite
 from harness.training.overlap import without_overlap
-from harness.training.prompts import Prompt, mix
+from harness.training.prompts import WEIGHTS, Prompt, mix
 from harness.training.responses import write
 
 QUESTION_TOKENS = 160
@@ -32,7 +32,8 @@ GAP = "\ue000"
 class CorpusConfig:
     """``parts`` of ``part_size`` sequences of at most ``max_tokens`` tokens, answers of at most ``answer_tokens``.
 
-    ``greedy_share`` of the answers are greedy, the others sampled at ``temperature``.
+    ``greedy_share`` of the answers are greedy, the others sampled at ``temperature``. ``weights`` says how often each
+    source of questions is drawn; None: as ``harness.training.prompts.WEIGHTS``.
     """
 
     parts: int
@@ -42,6 +43,7 @@ class CorpusConfig:
     greedy_share: float
     temperature: float
     seed: int
+    weights: Mapping[str, float] | None
 
 
 @dataclass(frozen=True)
@@ -89,13 +91,13 @@ def load(folder: Path, config: CorpusConfig) -> tuple[Sequences, dict]:
             totals[name] = totals.get(name, 0) + count
     sequences = Sequences(*(torch.cat([p[name] for p in parts]) for name in ("tokens", "starts", "lengths")))
     answer_tokens = int((sequences.lengths - sequences.starts).sum())
-    record = {"sequences": len(sequences.tokens), "answer_tokens": answer_tokens, "sha256": digest.hexdigest(), "counts": totals}
+    record = {"sequences": len(sequences.tokens), "answer_tokens_written": answer_tokens, "sha256": digest.hexdigest(), "counts": totals}
     return sequences, record
 
 
 def _write_part(model, tokenizer, config: CorpusConfig, questions, suites, seed: int) -> tuple[Sequences, dict]:
     # Some questions are dropped, so more are drawn than a part holds.
-    prompts = list(mix(seed, int(config.part_size * 1.3) + 8, questions))
+    prompts = list(mix(seed, int(config.part_size * 1.3) + 8, questions, config.weights or WEIGHTS))
     ready = [p for p in prompts if p.complete]
     opened = _complete(model, tokenizer, [p for p in prompts if not p.complete], seed)
     written = len(opened)

@@ -49,7 +49,8 @@ class BlockProposer(Proposer):
         context = [(keys[:, :, :start], values[:, :, :start]) for keys, values in self._cache]
         visible = [self._visible(layer, positions) for layer in range(config.num_hidden_layers)]
         hidden = self.drafter(self.target.embed(block), positions, context, visible)
-        logits = self.target.head(hidden[:, 1 : slots + 1])
+        # A slice of three dimensions would send torch's CPU product down a road that copies the head's weight.
+        logits = self.target.head(hidden[:, 1 : slots + 1].flatten(0, 1)).unflatten(0, (len(bonus), slots))
         self._drafted_at = time.perf_counter()
         return logits
 

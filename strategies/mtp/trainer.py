@@ -53,7 +53,7 @@ class MTPTrainer(Trainer):
         total, weight = 0.0, 0.0
         for step, hidden in enumerate(self._unroll(batch)):
             # The chain of a bonus token at position b drafts its token j from the row that ends at b + j - 1.
-            rows = (anchors + step - 1).clamp(max=hidden.shape[1] - 1)
+            rows = (anchors + step - 1).clamp(0, hidden.shape[1] - 1)
             picked = hidden.gather(1, rows[..., None].expand(-1, -1, hidden.shape[-1]))
             wanted = targets[..., step]
             losses = self.token_losses(self.module.norm(picked).flatten(0, 1), self.target.head, wanted.clamp(min=0).flatten())
