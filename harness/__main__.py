@@ -33,9 +33,6 @@ def main() -> int:
         except Exception as error:  # handed past Hydra, which would print about it
             failure = error
 
-    # Threads that wait for each other by spinning take turns with any other busy process: on 2 cores, one such process
-    # cut decoding from 17 tokens/s to 1. Sleeping while waiting keeps a run's figures from hanging on its neighbours.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when an engine loads its OpenMP library
     # Hydra would print errors over many lines and exit with 1; with this it raises them, and we say them in one.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
