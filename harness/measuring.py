@@ -24,13 +24,17 @@ WARMUP_PROMPTS = (
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is measured and how often. ``seed`` shuffles; repetition r samples with ``sampling.seed + r``."""
+    """What is measured and how often. ``seed`` shuffles; repetition r samples with ``sampling.seed + r``.
+
+    ``history_of`` names the strategy whose answers are every strategy's history; ``None``: each has its own.
+    """
 
     rows: Sequence[Row]
     strategies: Sequence[str]
     sampling: Sampling
     repetitions: int
     seed: int
+    history_of: str | None = None
 
     @property
     def cells(self) -> int:
@@ -60,23 +64,24 @@ def measure(engine: Engine, schedule: Schedule) -> Iterator[Cell]:
     for repetition in range(schedule.repetitions):
         sampling = replace(schedule.sampling, seed=schedule.sampling.seed + repetition)
         for row in schedule.rows:
-            # Each strategy keeps its own answers as history; None once a turn of it has failed.
+            # What each strategy's conversation holds so far, by whose answers they are; None once one has failed.
             histories: dict[str, list[dict[str, str]] | None] = {name: [] for name in schedule.strategies}
             for turn, question in enumerate(row.turns):
+                asked = {"role": "user", "content": question}
+                answers: dict[str, list[dict[str, str]] | None] = {}
                 for strategy in schedule.order(row, repetition):
                     key = Key(row.id, turn, strategy, repetition)
                     cell = Cell(key, row.category, order)
-                    history = histories[strategy]
+                    history = histories[schedule.history_of or strategy]
                     if history is None:
                         cell = replace(cell, failure=Failure("TurnBefore", "the turn before this one failed"))
                     else:
-                        history.append({"role": "user", "content": question})
-                        cell = _decode(engine, cell, history, sampling)
-                        history.append({"role": "assistant", "content": cell.text})
-                    if cell.failure:
-                        histories[strategy] = None
+                        cell = _decode(engine, cell, [*history, asked], sampling)
+                    answered = {"role": "assistant", "content": cell.text}
+                    answers[strategy] = None if cell.failure else [*history, asked, answered]
                     yield cell
                     order += 1
+                histories = answers
 
 
 def _decode(engine: Engine, cell: Cell, messages: list[dict[str, str]], sampling: Sampling) -> Cell:

@@ -20,7 +20,7 @@ from harness.plot import draw
 from harness.progress import progress
 from harness.schemas import Plan, read
 from harness.store import Cell, Store, finite
-from harness.summary import headline, summarise
+from harness.summary import headline, prompts_sha256, summarise
 from harness.table import markdown, meanings, terminal_table
 
 DONE, NOTHING_MEASURED, INTERRUPTED = 0, 1, 130
@@ -32,10 +32,11 @@ def run(config: DictConfig) -> int:
     suite = suites.load(plan.suite)
     engine = _build(plan)
     measured = plan.measure
-    schedule = Schedule(suite.rows, list(plan.arms), plan.sampling, measured.repetitions, measured.seed)
+    arms = list(plan.arms)
+    schedule = Schedule(suite.rows, arms, plan.sampling, measured.repetitions, measured.seed, plan.history_of)
     store = Store.create(measured.root, plan.label, datetime.now())
     store.write_text("config.yaml", OmegaConf.to_yaml(config, resolve=True))
-    about_suite = {"name": suite.name, "sha256": suite.checksum, "prompts": len(suite.rows), "licence": suite.licence}
+    about_suite = suite.to_json() | {"history": plan.suite.history}
     seeds = {"sampling": plan.sampling.seed, "measure": measured.seed}
     store.write_json("environment.json", environment.describe(engine.settings(), about_suite, seeds))
     print(f"{schedule.cells} cells into {store.folder}", file=sys.stderr)
@@ -57,7 +58,8 @@ def finish(store: Store, plan: Plan, interrupted: bool) -> int:
     summary = summarise(cells, list(plan.arms), plan.measure.baseline, plan.measure.seed)
     title = f"{plan.model.name} on {plan.engine.name}, suite {plan.suite.name}"
     notes = _notes(cells, interrupted)
-    store.write_json("summary.json", {"interrupted": interrupted, "strategies": summary})
+    asked = {"history": plan.suite.history, "prompts_sha256": prompts_sha256(cells)}
+    store.write_json("summary.json", {"interrupted": interrupted, **asked, "strategies": summary})
     store.write_text("table.md", markdown(summary, title, notes))
     draw(summary, {cell.key.prompt: cell.category for cell in cells}, title, store.folder / "plot.png")
 

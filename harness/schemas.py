@@ -84,6 +84,11 @@ class Plan:
         """``<strategy>-<engine>-<model>-<suite>``, for the run's folder."""
         return "-".join([self.interest, self.engine.name, self.model.name, self.suite.name])
 
+    @property
+    def history_of(self) -> str | None:
+        """The arm whose answers are every arm's history; ``None``: each arm keeps its own."""
+        return self.measure.baseline if self.suite.history == "baseline" else None
+
 
 def read(config: DictConfig) -> Plan:
     """The plan that a composed configuration describes. Raises ``UserError`` with the value and the way out."""
@@ -97,6 +102,9 @@ def read(config: DictConfig) -> Plan:
         raise UserError(
             f"measure.baseline={measure.baseline}: is not measured; {choose(measure.baseline, arms)}, or null"
         )
+    suite = fill(SuiteConfig, "suite", config.suite)
+    if suite.history == "baseline" and measure.baseline is None:
+        raise UserError("suite.history=baseline: measure.baseline=null names none; name an arm, or suite.history=own")
     check_options("engine", config.engine, ENGINE_IS_GIVEN)
     fill(ModelConfig, "model", config.model)
     return Plan(
@@ -104,7 +112,7 @@ def read(config: DictConfig) -> Plan:
         arms=arms,
         engine=config.engine,
         model=config.model,
-        suite=fill(SuiteConfig, "suite", config.suite),
+        suite=suite,
         sampling=fill(SamplingConfig, "sampling", config.sampling),
         measure=measure,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from harness import metrics, stats
@@ -27,6 +28,15 @@ def summarise(cells: Sequence[Cell], strategies: Sequence[str], baseline: str | 
     by_name = {name: [cell for cell in cells if cell.key.strategy == name] for name in strategies}
     reference = by_name.get(baseline, [])
     return {name: _strategy(mine, reference, name == baseline, seed) for name, mine in by_name.items()}
+
+
+def prompts_sha256(cells: Iterable[Cell]) -> str:
+    """One hash over the rendered token ids of every prompt: runs (or arms) with equal ones were asked the same.
+
+    SHA-256 over the sorted, distinct lines "<prompt> <turn> <prompt_sha256>"; cells that were never rendered have none.
+    """
+    asked = {f"{cell.key.prompt} {cell.key.turn} {cell.prompt_sha256}" for cell in cells if cell.prompt_sha256}
+    return hashlib.sha256("\n".join(sorted(asked)).encode()).hexdigest()
 
 
 def headline(summary: dict[str, Any]) -> dict[str, Any]:
@@ -59,6 +69,7 @@ def _strategy(cells: Sequence[Cell], reference: Sequence[Cell], is_baseline: boo
         "accepted_histogram": metrics.accepted_histogram(requests),
         "mean_round": metrics.mean_round(requests),
         "repeated_4grams": metrics.mean([metrics.repeated_4grams(d.tokens) for d in requests]),
+        "prompts_sha256": prompts_sha256(cells),
         "speedup_by_prompt": prompt_speedups(cells, reference),
     }
 

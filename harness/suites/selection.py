@@ -13,13 +13,24 @@ from harness.suites.wording import WORDING, Row, rows_of
 
 @dataclass
 class SuiteConfig:
-    """The ``suite`` group. ``limit`` and ``max_turns`` None: all; ``root`` None: ``suites`` in the cache folder."""
+    """The ``suite`` group. ``limit`` and ``max_turns`` None: all; ``root`` None: ``suites`` in the cache folder.
+
+    ``history`` says whose answers a later turn comes after: ``own`` (each strategy's) or ``baseline`` (every strategy
+    gets the baseline's, so that all are asked the same). ``revision`` and ``file`` are for the suites of the hub.
+    """
 
     name: str = "quick"
     limit: int | None = None
     root: str | None = None
     seed: int = 0
     max_turns: int | None = None
+    history: str = "own"
+    revision: str | None = None
+    file: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.history not in ("own", "baseline"):
+            raise UserError(f"suite.history={self.history}: must be own or baseline")
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,11 @@ class Suite:
     source: str
     licence: str
     total_rows: int
+
+    def to_json(self) -> dict[str, object]:
+        """What a result says about its suite."""
+        about = {"name": self.name, "sha256": self.checksum, "source": self.source, "licence": self.licence}
+        return about | {"wording": self.wording, "prompts": len(self.rows), "total_rows": self.total_rows}
 
 
 def load(cfg: SuiteConfig) -> Suite:
