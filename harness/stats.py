@@ -1,18 +1,31 @@
 """Statistics of paired comparisons: pure functions over numbers.
 
-Prompts differ far more than repetitions of one prompt, so the prompt is the unit that a 95 % interval resamples.
+Prompts differ far more than repetitions of one prompt, so the prompt is the unit that a 95 % interval resamples. Every
+figure here is a product or mean of logarithms over prompts, so that swapping the two sides of a ratio negates its log.
+
+The bootstrap draws prompts and keeps each drawn prompt's repetitions as they are. Drawing the repetitions anew inside a
+drawn prompt counts their noise twice: a prompt's mean carries it already (Davison and Hinkley, "Bootstrap Methods and
+Their Application", 1997, section 3.8). Between two runs of the same prompts, where that noise is all there is, intervals
+of the two-stage kind held the truth in 99 % of cases instead of 95 and were 1.3 times as wide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy import stats
 
 CONFIDENCE = 0.95
 RESAMPLES = 4000
+# The widest percentile interval of n prompts is their range, which misses the mean of a symmetric distribution with
+# probability 2 ** (1 - n): 50 % for two prompts, 3 % for six. Below six a percentile interval cannot keep its promise.
+ENOUGH_PROMPTS = 6
+
+# A figure of one prompt: by turn, then by repetition.
+Turns = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -27,38 +40,82 @@ class Estimate:
         return [self.value, self.low, self.high]
 
 
-def speedup(ratios: Mapping[str, Sequence[Sequence[float]]], seed: int = 0) -> Estimate | None:
-    """Geometric mean over prompts of a strategy's decode speed / the baseline's [-], with a 95 % bootstrap interval.
+def speedup(ratios: Mapping[str, Turns], seed: int = 0) -> Estimate | None:
+    """Geometric mean over prompts of a strategy's decode speed / the baseline's [-], with its 95 % interval.
 
     ``ratios`` maps a prompt to its turns, and each turn to its repetitions' ratios. A prompt's log ratio is the mean
-    over turns of the mean over repetitions; speedup = exp(mean over prompts). The bootstrap draws prompts with
-    replacement, and inside each drawn prompt the repetitions of every turn. ``None`` without any ratio.
+    over turns of the mean over repetitions; speedup = exp(mean over prompts). ``None`` without any ratio.
     """
-    logs = [[np.log(turn) for turn in turns if len(turn)] for turns in ratios.values()]
-    logs = [turns for turns in logs if turns]
-    if not logs:
+    logs = {prompt: _mean_of_turns(turns, np.log) for prompt, turns in ratios.items()}
+    return _mean_over_prompts(logs, seed, np.exp)
+
+
+def speedup_change(candidate: Mapping[str, Turns], baseline: Mapping[str, Turns], seed: int = 0) -> Estimate | None:
+    """One run's speedup / another's [-], paired by prompt: exp(mean over shared prompts of the prompts' log ratios).
+
+    What makes one prompt easier to draft than another is the same in both runs and cancels. Both mappings must hold
+    the same turns of a prompt; their repetitions may differ in number.
+    """
+    logs = {}
+    for prompt in candidate.keys() & baseline.keys():
+        ours, theirs = _mean_of_turns(candidate[prompt], np.log), _mean_of_turns(baseline[prompt], np.log)
+        logs[prompt] = None if ours is None or theirs is None else ours - theirs
+    return _mean_over_prompts(logs, seed, np.exp)
+
+
+def mean_over_requests(values: Mapping[str, Turns], seed: int = 0) -> Estimate | None:
+    """Mean over prompts of the mean over turns of the mean over repetitions, in the values' own unit."""
+    return _mean_over_prompts({p: _mean_of_turns(turns, np.asarray) for p, turns in values.items()}, seed, float)
+
+
+def pooled(sums: Mapping[str, Sequence[float]], signs: Sequence[int] = (1, -1), seed: int = 0) -> Estimate | None:
+    """Ratio of totals: product over columns k of (sum over prompts of column k) ** signs[k], with its 95 % interval.
+
+    ``sums`` holds a row of columns for each prompt. (tokens, rounds) with signs (1, -1) is a pooled acceptance length;
+    (tokens, seconds, baseline's tokens, baseline's seconds) with (1, -1, -1, 1) a ratio of total speeds. Prompts with
+    a column that is not positive are left out.
+    """
+    rows = [sums[prompt] for prompt in sorted(sums) if min(sums[prompt]) > 0]
+    if not rows:
         return None
-    value = float(np.exp(np.mean([_prompt_mean(turns) for turns in logs])))
-    if len(logs) < 2:
-        return Estimate(value)
-    means = _bootstrap(logs, np.random.default_rng(seed))
-    low, high = np.exp(np.quantile(means, _tails(len(logs))))
-    return Estimate(value, float(low), float(high))
+    table, powers = np.asarray(rows, dtype=float), np.asarray(signs, dtype=float)
+    value = float(np.log(table.sum(axis=0)) @ powers)
+    if len(rows) < 2:
+        return Estimate(float(np.exp(value)))
+    return _interval(value, np.log(draws(len(rows), seed) @ table) @ powers, len(rows), np.exp)
 
 
-def _prompt_mean(turns: Sequence[np.ndarray]) -> float:
-    return float(np.mean([turn.mean() for turn in turns]))
+def _mean_over_prompts(values: Mapping[str, float | None], seed: int, back: Callable) -> Estimate | None:
+    """``back`` turns a mean into the figure that is reported. Sorted, so that the order of prompts changes nothing."""
+    means = np.array([values[prompt] for prompt in sorted(values) if values[prompt] is not None])
+    if not len(means):
+        return None
+    if len(means) < 2:
+        return Estimate(float(back(means[0])))
+    return _interval(float(means.mean()), draws(len(means), seed) @ means / len(means), len(means), back)
 
 
-def _bootstrap(logs: Sequence[Sequence[np.ndarray]], rng: np.random.Generator) -> np.ndarray:
-    """``RESAMPLES`` means over prompts; each draw of a prompt draws its repetitions anew."""
-    drawn = rng.integers(len(logs), size=(RESAMPLES, len(logs)))
-    values = np.empty(drawn.shape)
-    for prompt, turns in enumerate(logs):
-        here = drawn == prompt
-        picks = [turn[rng.integers(len(turn), size=(here.sum(), len(turn)))].mean(axis=1) for turn in turns]
-        values[here] = np.mean(picks, axis=0)
-    return values.mean(axis=1)
+def _mean_of_turns(turns: Turns, scale: Callable) -> float | None:
+    means = [float(np.mean(scale(turn))) for turn in turns if len(turn)]
+    return float(np.mean(means)) if means else None
+
+
+def _interval(value: float, samples: np.ndarray, prompts: int, back: Callable) -> Estimate:
+    if prompts < ENOUGH_PROMPTS:
+        spread = float(samples.std()) * np.sqrt(prompts / (prompts - 1))
+        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, prompts - 1)) * spread
+        low, high = value - half, value + half
+    else:
+        low, high = np.quantile(samples, _tails(prompts))
+    return Estimate(float(back(value)), float(back(low)), float(back(high)))
+
+
+@lru_cache(maxsize=8)
+def draws(prompts: int, seed: int) -> np.ndarray:
+    """How often each prompt is drawn in each resample, [RESAMPLES, prompts]; every row sums to ``prompts``."""
+    found = np.random.default_rng(seed).multinomial(prompts, np.full(prompts, 1 / prompts), RESAMPLES).astype(float)
+    found.flags.writeable = False
+    return found
 
 
 def _tails(n: int) -> tuple[float, float]:

@@ -1,0 +1,1 @@
+"""Compares a run with a stored baseline, or with another run, and says pass, regressed or inconclusive."""
