@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from harness.errors import UserError
-from harness.suites import SUITES, SuiteConfig, load
+from harness.suites import HUB_SUITES, SUITES, SuiteConfig, load
 
 REPOSITORY = Path(__file__).parent.parent
 EXTERNAL = [name for name in SUITES if name != "quick"]
@@ -147,6 +147,6 @@ def test_max_turns_cuts_every_conversation():
 
 def test_every_suite_has_its_configuration():
     files = sorted((REPOSITORY / "conf" / "suite").glob("*.yaml"))
-    assert {file.stem for file in files} == set(SUITES)
+    assert {file.stem for file in files} == {*SUITES, *HUB_SUITES}
     for file in files:
         assert SuiteConfig(**yaml.safe_load(file.read_text())) == SuiteConfig(name=file.stem)

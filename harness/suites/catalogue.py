@@ -7,6 +7,7 @@ here, whichever way it arrived.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from urllib.parse import quote
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,9 @@ class PromptFile:
 
     ``pin`` says what ``sha256`` is the checksum of: ``bytes``, or ``rows`` when the same content circulates in
     different bytes (then it is that of the parsed records in canonical JSON, see ``files.canonical``).
-    ``repository``, ``path`` and ``commit`` name the upstream place; a bundled file has none.
+    ``repository``, ``path`` and ``commit`` name the upstream place; a bundled file has none. ``lfs``: the repository
+    holds a pointer there, the bytes are in its large file storage. ``asked`` counts the prompts of the suite where
+    they are fewer than the records.
     """
 
     file: str
@@ -26,6 +29,8 @@ class PromptFile:
     path: str = ""
     commit: str = ""
     pin: str = "bytes"
+    lfs: bool = False
+    asked: int | None = None
 
     @property
     def bundled(self) -> bool:
@@ -39,6 +44,34 @@ class PromptFile:
         where = f"github.com/{self.repository} {self.path}"
         # mbpp is pinned by its rows and so needs no commit: any revision with the same rows is right.
         return f"{where} at commit {self.commit[:12]}" if self.commit else where
+
+    @property
+    def url(self) -> str:
+        """Where the bytes are: GitHub's raw address, or that of its large file storage."""
+        host = "media.githubusercontent.com/media" if self.lfs else "raw.githubusercontent.com"
+        return f"https://{host}/{self.repository}/{self.commit or 'HEAD'}/{self.path}"
+
+
+@dataclass(frozen=True)
+class HubSet:
+    """A data set of the Hugging Face hub of which no right bytes are known here, so a user must name its revision.
+
+    ``paths`` are files of its repository, in the order of their rows; ``fields`` what a prompt is made of; ``rows`` is
+    the published number, which nobody here has counted.
+    """
+
+    repository: str
+    paths: tuple[str, ...]
+    fields: tuple[str, ...]
+    rows: int
+    licence: str
+
+    @property
+    def source(self) -> str:
+        return f"huggingface.co/datasets/{self.repository}"
+
+    def url(self, revision: str, path: str) -> str:
+        return f"https://huggingface.co/datasets/{self.repository}/resolve/{quote(revision, safe='')}/{quote(path)}"
 
 
 _GSM8K_COMMIT = "3101c7d5072418e28b9008a6636bde82a006892c"
@@ -67,6 +100,7 @@ SUITES: dict[str, PromptFile] = {
         repository="openai/prm800k",
         path="prm800k/math_splits/test.jsonl",
         commit="7ecc794703b2877f63226f2477a49b34f9b25163",
+        lfs=True,
     ),
     "humaneval": PromptFile(
         file="HumanEval.jsonl.gz",
@@ -85,6 +119,7 @@ SUITES: dict[str, PromptFile] = {
         repository="google-research/google-research",
         path="mbpp/sanitized-mbpp.json",
         pin="rows",
+        asked=257,
     ),
     "mt_bench": PromptFile(
         file="mt_bench_question.jsonl",
@@ -106,6 +141,44 @@ SUITES: dict[str, PromptFile] = {
     ),
 }
 
+HUB_SUITES: dict[str, HubSet] = {
+    "aime24": HubSet(
+        repository="HuggingFaceH4/aime_2024",
+        paths=("data/train-00000-of-00001.parquet",),
+        fields=("problem",),
+        rows=30,
+        licence="none declared",
+    ),
+    "aime25": HubSet(
+        repository="MathArena/aime_2025",
+        paths=("data/train-00000-of-00001.parquet",),
+        fields=("problem",),
+        rows=30,
+        licence="CC-BY-NC-SA-4.0",
+    ),
+    "livecodebench": HubSet(
+        repository="livecodebench/code_generation_lite",
+        paths=("test.jsonl", "test2.jsonl", "test3.jsonl", "test4.jsonl", "test5.jsonl", "test6.jsonl"),
+        fields=("question_content", "starter_code"),
+        rows=1055,
+        licence="see its card",
+    ),
+    "swe_bench_lite": HubSet(
+        repository="princeton-nlp/SWE-bench_Lite",
+        paths=("data/test-00000-of-00001.parquet",),
+        fields=("instance_id", "problem_statement"),
+        rows=300,
+        licence="none declared",
+    ),
+    "alpaca": HubSet(
+        repository="tatsu-lab/alpaca",
+        paths=("data/train-00000-of-00001-a09b74b3ef9c3b56.parquet",),
+        fields=("instruction", "input"),
+        rows=52002,
+        licence="CC-BY-NC-4.0",
+    ),
+}
+
 # Read for training drafters only; never a suite.
 GSM8K_TRAIN = PromptFile(
     file="gsm8k_train.jsonl",
@@ -116,3 +189,9 @@ GSM8K_TRAIN = PromptFile(
     path="grade_school_math/data/train.jsonl",
     commit=_GSM8K_COMMIT,
 )
+
+# What GitHub holds, by the name that ``fetch`` takes.
+FETCHABLE: dict[str, PromptFile] = {
+    **{name: entry for name, entry in SUITES.items() if not entry.bundled},
+    "gsm8k_train": GSM8K_TRAIN,
+}

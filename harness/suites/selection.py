@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.errors import UserError
-from harness.suites.catalogue import SUITES
+from harness.suites.catalogue import HUB_SUITES, SUITES
 from harness.suites.files import read_pinned
+from harness.suites.hub import read_hub
 from harness.suites.wording import WORDING, Row, rows_of
 
 
@@ -62,17 +63,46 @@ def load(cfg: SuiteConfig) -> Suite:
     ordered so that every prefix mixes categories. Raises ``UserError`` for an unknown name, a limit or number of turns
     that cannot be, and a file that is missing, truncated or altered.
     """
-    entry = SUITES.get(cfg.name)
-    if entry is None:
-        raise UserError(f"suite.name={cfg.name}: unknown suite; choose one of {', '.join(SUITES)}")
+    if cfg.name not in SUITES and cfg.name not in HUB_SUITES:
+        known = ", ".join([*SUITES, *HUB_SUITES])
+        raise UserError(f"suite.name={cfg.name}: unknown suite; choose one of {known}")
     _require_positive("suite.limit", cfg.limit)
     _require_positive("suite.max_turns", cfg.max_turns)
-    folder = _bundled_folder() if entry.bundled else _root(cfg.root)
-    rows = rows_of(cfg.name, read_pinned(entry, folder / entry.file))
-    chosen = _subset(rows, cfg.limit, None if entry.bundled else cfg.seed, cfg.name)
+    records, checksum, source, licence = _read(cfg)
+    rows = rows_of(cfg.name, records)
+    chosen = _subset(rows, cfg.limit, None if cfg.name == "quick" else cfg.seed, cfg.name)
     if cfg.max_turns is not None:
         chosen = tuple(replace(row, turns=row.turns[: cfg.max_turns]) for row in chosen)
-    return Suite(cfg.name, entry.sha256, chosen, WORDING[cfg.name], entry.source, entry.licence, len(rows))
+    return Suite(cfg.name, checksum, chosen, WORDING[cfg.name], source, licence, len(rows))
+
+
+def suites_folder(root: str | None) -> Path:
+    """The folder that holds the suites' files: ``root``, or ``suites`` in the cache folder."""
+    if root is not None:
+        return Path(root).expanduser()
+    from harness.cache_folder import cache_folder
+
+    return Path(cache_folder()) / "suites"
+
+
+def path_of(name: str, root: Path) -> Path:
+    """Where the file of a pinned suite lies."""
+    entry = SUITES[name]
+    return (_bundled_folder() if entry.bundled else root) / entry.file
+
+
+def _read(cfg: SuiteConfig) -> tuple[list[dict], str, str, str]:
+    """Records, checksum, source and licence."""
+    root = suites_folder(cfg.root)
+    if cfg.name in HUB_SUITES:
+        entry = HUB_SUITES[cfg.name]
+        records, checksum = read_hub(cfg.name, entry, root, cfg.revision, cfg.file)
+        return records, checksum, f"{entry.source} at revision {cfg.revision}", entry.licence
+    for key in ("revision", "file"):
+        if getattr(cfg, key) is not None:
+            raise UserError(f"suite.{key}={getattr(cfg, key)}: {cfg.name} is pinned by its checksum and takes none")
+    entry = SUITES[cfg.name]
+    return read_pinned(entry, path_of(cfg.name, root)), entry.sha256, entry.source, entry.licence
 
 
 def _subset(rows: tuple[Row, ...], limit: int | None, seed: int | None, name: str) -> tuple[Row, ...]:
@@ -99,11 +129,3 @@ def _require_positive(key: str, value: object) -> None:
 
 def _bundled_folder() -> Path:
     return Path(__file__).parent.parent / "prompts"
-
-
-def _root(root: str | None) -> Path:
-    if root is not None:
-        return Path(root).expanduser()
-    from harness.cache_folder import cache_folder
-
-    return Path(cache_folder()) / "suites"
