@@ -21,11 +21,12 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt, already rendered to token ids, on its way to an engine."""
+    """One prompt, already rendered to token ids, on its way to an engine. ``round_times`` asks for each round's phases."""
 
     prompt_ids: tuple[int, ...]
     end_tokens: tuple[int, ...]
     sampling: Sampling
+    round_times: bool = True
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Round:
     ``proposed`` counts drafted nodes (the root is not one), ``depth`` and ``width`` describe the tree (width: the most
     nodes at one depth), ``accepted`` counts drafted tokens the target confirmed before any trimming, and ``emitted``
     the tokens delivered after trimming at an end token and at the limit. ``at_s`` is when they were available, in
-    seconds since the request was handed to the engine; the other times are seconds spent in each phase.
+    seconds since the request was handed to the engine; the other times are seconds spent in each phase, ``None``
+    where they were not taken.
     """
 
     proposed: int
@@ -44,10 +46,10 @@ class Round:
     accepted: int
     emitted: int
     at_s: float
-    draft_s: float = 0.0
-    build_s: float = 0.0
-    verify_s: float = 0.0
-    commit_s: float = 0.0
+    draft_s: float | None = None
+    build_s: float | None = None
+    verify_s: float | None = None
+    commit_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -63,9 +64,14 @@ class Proposer(ABC):
     def propose(self, bonus: Tensor, max_depth: int) -> DraftTree:
         """Draft trees that grow from ``bonus`` ``[batch]``, no deeper than ``max_depth`` (which may be 0)."""
 
-    def drafting_done(self) -> float | None:
-        """``time.perf_counter()`` at the end of the last draft's forward pass, when tree building followed it."""
-        return None
+    def drafting_done(self) -> None:
+        """The decode loop puts its clock here: call it in ``propose`` behind the draft's forward pass, where a tree is
+        then built from what it gave."""
+
+    def weights_files(self) -> tuple[Path, ...]:
+        """The files that the drafter was read from, for the record: those of every module that ``load_weights`` filled."""
+        modules = (value for value in vars(self).values() if isinstance(value, nn.Module))
+        return tuple(module.weights_file for module in modules if hasattr(module, "weights_file"))
 
 
 @dataclass(frozen=True)

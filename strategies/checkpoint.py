@@ -70,6 +70,7 @@ def load_weights(drafter: nn.Module, folder: Path, target: TargetView) -> nn.Mod
             raise UserError(f"drafter weights {path}: {name} has shape {tuple(tensors[name].shape)}, config.json asks for {shape}")
     state = {name: tensor.to(device=target.device, dtype=target.dtype) for name, tensor in tensors.items()}
     drafter.load_state_dict(state, assign=True)
+    drafter.weights_file = path
     return drafter.eval().requires_grad_(False)
 
 

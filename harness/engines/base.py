@@ -13,6 +13,9 @@ class Engine(Protocol):
 
     Built by Hydra from ``conf/engine/NAME.yaml`` as ``_target_(**options, model=..., strategies={name: config})``.
     Everything that can be wrong (files, shapes, budgets) is found in the constructor and raised as ``UserError``.
+
+    One method more is welcome and not asked for: ``margin(prompt_ids, prefix) -> float``, the target's best logit minus
+    its second best behind prompt and prefix, in the run's dtype. Without it the losslessness report has no margins.
     """
 
     end_tokens: tuple[int, ...]
@@ -28,4 +31,8 @@ class Engine(Protocol):
         """Decode one request. Raises ``UserError`` when the prompt does not fit the context."""
 
     def settings(self) -> Mapping[str, Any]:
-        """The engine's live settings, for the record: dtype, device, threads, checksums of model and drafters."""
+        """The engine's live settings, for the record: ``dtype``, ``device``, ``model_sha256``, ``drafters`` (by strategy,
+        each with the sha256 of its files, or ``None``), and what else changes speed or output.
+
+        With ``weight_bytes``, ``cache_bytes_per_token`` and ``copy_bytes_per_s`` the summary gives the bandwidth use.
+        """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import torch
 from torch import Tensor
 
@@ -22,7 +20,6 @@ class BlockProposer(Proposer):
         self.drafter, self.target = drafter, target
         self.taps = drafter.config.target_layer_ids
         self.slots = drafter.config.block_size - 1
-        self._drafted_at: float | None = None
 
     def reset(self, batch: int, capacity: int) -> None:
         config = self.drafter.config
@@ -51,7 +48,7 @@ class BlockProposer(Proposer):
         hidden = self.drafter(self.target.embed(block), positions, context, visible)
         # A slice of three dimensions would send torch's CPU product down a road that copies the head's weight.
         logits = self.target.head(hidden[:, 1 : slots + 1].flatten(0, 1)).unflatten(0, (len(bonus), slots))
-        self._drafted_at = time.perf_counter()
+        self.drafting_done()
         return logits
 
     def _visible(self, layer: int, positions: Tensor) -> Tensor | None:
@@ -63,9 +60,6 @@ class BlockProposer(Proposer):
         distance = positions[:, :, None] - columns
         seen = distance < config.sliding_window
         return seen & (distance >= 0) if config.sliding_is_causal else seen & (distance > -config.sliding_window)
-
-    def drafting_done(self) -> float | None:
-        return self._drafted_at
 
 
 class ChainProposer(BlockProposer):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from harness.engines.torch.round_clock import RoundClock
 from harness.models.dense import DenseModel
 from harness.records import Decoded, Request, Round, Sampling
 from kernels import accept, ancestor_mask, greedy_choice, sampled_choice, visible_rows
@@ -63,48 +64,50 @@ def decode(model: DenseModel, proposer: Proposer, request: Request) -> Decoded:
     output.deliver([bonus])
     ttft = time.perf_counter() - started
 
+    clock = RoundClock(device, request.round_times)
+    proposer.drafting_done = lambda: clock.mark("draft")
     rounds: list[Round] = []
-    while output.finish_reason is None:
-        bonus, this_round = _round(model, proposer, cache, bonus, output, uniforms, request.sampling, started)
-        rounds.append(this_round)
+    try:
+        while output.finish_reason is None:
+            bonus, this_round = _round(model, proposer, cache, bonus, output, uniforms, request.sampling, started, clock)
+            rounds.append(this_round)
+    finally:
+        del proposer.drafting_done
     end = rounds[-1].at_s if rounds else ttft
+    if request.round_times:
+        rounds = [replace(r, **phases) for r, phases in zip(rounds, clock.seconds(), strict=True)]
     return Decoded(tuple(output.tokens), output.finish_reason, ttft, end, tuple(rounds))
 
 
-def _round(model, proposer, cache, bonus, output, uniforms, sampling, started) -> tuple[int, Round]:
-    """Propose, verify, accept, commit. Returns the next bonus token and the round's record."""
+def _round(model, proposer, cache, bonus, output, uniforms, sampling, started, clock) -> tuple[int, Round]:
+    """Propose, verify, accept, commit. Returns the next bonus token and the round's record, its phases still untimed."""
     device = model.embed.weight.device
-    begun = time.perf_counter()
+    clock.begin()
     emitted_before = len(output.tokens)
     # The target's own token follows the accepted ones, so a useful tree is one shallower than the room that is left.
     tree = proposer.propose(torch.tensor([bonus], device=device), output.limit - emitted_before - 1)
-    built = time.perf_counter()
-    drafted = proposer.drafting_done() if tree.rows > 1 else None
-    drafted = built if drafted is None else drafted
+    clock.mark("build")
 
     hidden, features = _verify(model, proposer.taps, cache, tree)
     depth = int(tree.depths.max())
     choose = _choice(model.logits(hidden), uniforms[:, emitted_before : emitted_before + depth + 1], sampling)
     paths, bonuses = accept(tree.tokens, tree.parents, choose)
-    verified = time.perf_counter()
+    clock.mark("verify")
 
     path = torch.tensor(paths, device=device)
     cache.keep(path)
     kept = tree.tokens.gather(1, path)
     proposer.commit(kept, features.gather(1, path[..., None].expand(-1, -1, features.shape[-1])))
     emitted = output.deliver(kept[0, 1:].tolist() + bonuses)
-    done = time.perf_counter()
+    at_s = time.perf_counter() - started
+    clock.mark("commit")
     return bonuses[0], Round(
         proposed=tree.rows - 1,
         depth=depth,
         width=int(torch.bincount(tree.depths[0]).max()) if tree.rows > 1 else 0,
         accepted=len(paths[0]) - 1,
         emitted=emitted,
-        at_s=done - started,
-        draft_s=drafted - begun,
-        build_s=built - drafted,
-        verify_s=verified - built,
-        commit_s=done - verified,
+        at_s=at_s,
     )
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from harness.engines.torch.bytes_moved import cache_bytes_per_token, copy_bytes_per_s, weight_bytes
 from harness.engines.torch.decode import decode
 from harness.engines.torch.device import pick_device, pick_dtype
 from harness.errors import UserError
 from harness.models.dense import build
-from harness.models.weights import load_checkpoint, resolve
+from harness.models.weights import load_checkpoint, resolve, sha256
 from harness.records import Decoded, Request
 from strategies.base import Proposer, TargetView
 
@@ -49,6 +50,13 @@ class TorchEngine:
             )
         return decode(self.model, self._proposers[strategy], request)
 
+    @torch.inference_mode()
+    def margin(self, prompt_ids: Sequence[int], prefix: Sequence[int]) -> float:
+        tokens = torch.tensor([[*prompt_ids, *prefix]], device=self.device)
+        hidden, _ = self.model(tokens, torch.arange(tokens.shape[1], device=self.device)[None])
+        first, second = self.model.logits(hidden[:, -1:]).flatten().float().topk(2).values.tolist()
+        return first - second
+
     def settings(self) -> Mapping[str, Any]:
         return {
             "device": str(self.device),
@@ -57,6 +65,10 @@ class TorchEngine:
             "context_length": self.context_length,
             "end_tokens": list(self.end_tokens),
             "model_sha256": self._checksum,
+            "drafters": {name: _drafter(proposer) for name, proposer in self._proposers.items()},
+            "weight_bytes": weight_bytes(self.model),
+            "cache_bytes_per_token": cache_bytes_per_token(self.model.config, self.dtype),
+            "copy_bytes_per_s": copy_bytes_per_s(self.device),
             "attention": "scaled_dot_product_attention",
             "captured_graphs": False,
             "prefix_caching": False,
@@ -76,3 +88,9 @@ def target_view(model) -> TargetView:
         dtype=weight.dtype,
         device=weight.device,
     )
+
+
+def _drafter(proposer: Proposer) -> dict[str, Any] | None:
+    """Names and sha256 of the files behind a strategy's drafter; ``None`` where it has none."""
+    files = proposer.weights_files()
+    return {"files": [file.name for file in files], "sha256": sha256(files)} if files else None
