@@ -130,8 +130,14 @@ def test_files_of_another_kind_are_refused(name, text, words, tmp_path):
     assert not (tmp_path / "aime24@abc.json").exists()
 
 
+def test_a_row_that_is_there_twice_is_refused(tmp_path):
+    (tmp_path / "mine.jsonl").write_text(2 * lines(RECORDS["swe_bench_lite"]))
+    message = refusal("swe_bench_lite", tmp_path, revision="abc", file=str(tmp_path / "mine.jsonl"))
+    assert "swe_bench_lite/a__b-1 is there twice" in message
+
+
 def test_what_is_missing_is_said(tmp_path):
-    assert "suite.revision=None" in refusal("aime24", tmp_path)
+    assert "suite.revision=null" in refusal("aime24", tmp_path)
     assert "fetch aime24 --revision abc" in refusal("aime24", tmp_path, revision="abc")
     assert "No such file" in refusal("aime24", tmp_path, revision="abc", file=str(tmp_path / "no.jsonl"))
     assert "suite.file=x" in refusal("quick", tmp_path, file="x")

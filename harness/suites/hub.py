@@ -24,7 +24,7 @@ def read_hub(name: str, entry: HubSet, root: Path, revision: str | None, file: s
     """
     if not revision:
         raise UserError(
-            f"suite.revision={revision}: {name} has no known checksum, so say which revision of {entry.source} it is "
+            f"suite.revision={revision or 'null'}: {name} has no known checksum, so say which revision of {entry.source} it is "
             f"(a commit id), and give suite.file=FILE or run: python -m harness.suites fetch {name} --revision COMMIT"
         )
     before = recall(root, name, revision)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,6 +71,9 @@ def load(cfg: SuiteConfig) -> Suite:
     _require_positive("suite.max_turns", cfg.max_turns)
     records, checksum, source, licence = _read(cfg)
     rows = rows_of(cfg.name, records)
+    twice = [row_id for row_id, count in Counter(row.id for row in rows).items() if count > 1]
+    if twice:  # only a user's own file can hold any
+        raise UserError(f"suite.file={cfg.file}: row {twice[0]} is there twice; give each row once")
     chosen = _subset(rows, cfg.limit, None if cfg.name == "quick" else cfg.seed, cfg.name)
     if cfg.max_turns is not None:
         chosen = tuple(replace(row, turns=row.turns[: cfg.max_turns]) for row in chosen)
