@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -26,6 +27,13 @@ class Outcome:
     accepted: int
     decode_tokens_per_s: float | None
 
+    def __post_init__(self) -> None:
+        counts, speed = (self.output_tokens, self.rounds, self.accepted), self.decode_tokens_per_s
+        if not all(type(count) is int and count >= 0 for count in counts):
+            raise ValueError(f"tokens, rounds, accepted {counts}: must be whole numbers")
+        if speed is not None and not 0 < speed < math.inf:
+            raise ValueError(f"decode_tokens_per_s {speed}: must be above 0")
+
     @classmethod
     def of(cls, decoded: Decoded) -> Outcome:
         """Token ids are hashed as decimals with spaces between; 16 hexadecimal digits are kept."""
@@ -46,6 +54,10 @@ class Answer:
     prompt_sha256: str
     outcomes: tuple[Outcome | None, ...]
     failed: int = 0
+
+    def __post_init__(self) -> None:
+        _require_kinds(self, str, "prompt", "strategy", "prompt_sha256")
+        _require_kinds(self, int, "turn", "failed")
 
     @property
     def measured(self) -> list[Outcome]:
@@ -78,6 +90,15 @@ class About:
     strategies: Mapping[str, Mapping[str, Any]]
     machine: Mapping[str, Any] = field(default_factory=dict)
     code: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _require_kinds(self, str, "model", "model_sha256", "dtype", "engine", "suite", "suite_sha256")
+        _require_kinds(self, str | None, "baseline_arm")
+        _require_kinds(self, Mapping, "sampling", "strategies", "machine", "code")
+        if not all(isinstance(options, Mapping) for options in self.strategies.values()):
+            raise ValueError("strategies: not a mapping from names to options")
+        if not isinstance(self.sampling.get("temperature"), (int, float)):
+            raise ValueError(f"sampling.temperature: {self.sampling.get('temperature')} is no number")
 
     @property
     def greedy(self) -> bool:
@@ -148,6 +169,13 @@ def _about(config: Mapping[str, Any], environment: Mapping[str, Any]) -> About:
         machine=machine,
         code=code,
     )
+
+
+def _require_kinds(record: Any, kind: Any, *names: str) -> None:
+    """What a file holds may be anything; better to say so here than to stumble over it later."""
+    for name in names:
+        if not isinstance(value := getattr(record, name), kind):
+            raise ValueError(f"{name}: {value!r} is not what belongs there")
 
 
 def _unplaced(value: Any) -> Any:
