@@ -1,9 +1,14 @@
 """``python -m harness.gate``: run folders and stored baselines in, text, JSON or annotations and an exit status out."""
 
 import json
+import shutil
+import subprocess
+import sys
 from datetime import datetime
+from pathlib import Path
 
 import pytest
+import yaml
 from fake_engine import fake_decoded
 from gate_results import ABOUT, result
 
@@ -180,6 +185,27 @@ def test_a_baseline_that_cannot_be_written_is_one_line(make_run, capsys, tmp_pat
     (tmp_path / "results").write_text("a file")
     status, _, err = said(capsys, "--save", "cpu", make_run("x"))
     assert status == 2 and "cannot be written" in err
+
+
+def test_the_workflow_calls_the_gate_as_it_is(make_run, tmp_path):
+    """Its step "Compare" is run as bash would on a runner, with a run that regressed and one that passes."""
+    root = Path(__file__).parent.parent
+    workflow = yaml.safe_load((root / ".github/workflows/speculative-decoding-gate.yml").read_text())
+    steps = {step.get("name"): step.get("run") for step in workflow["jobs"]["gate"]["steps"]}
+    main(["--save", "cpu-fp32", make_run("good")])
+    variables = {"BASELINE": "cpu-fp32", "TOLERANCE": "0.05", "FAIL_WHEN_INCONCLUSIVE": "false", "PYTHONPATH": str(root)}
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    statuses = []
+    for label, round_s in (("slow", 0.012), ("same", 0.01)):
+        (tmp_path / "runs/gate").mkdir(exist_ok=True)
+        shutil.move(make_run(label, round_s), tmp_path / "runs/gate" / label)
+        (tmp_path / "results/runs").unlink(missing_ok=True)
+        (tmp_path / "results/runs").symlink_to(tmp_path / "runs")
+        done = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", steps["Compare"]], cwd=tmp_path, text=True,
+                              capture_output=True, env={**variables, "PATH": path})  # fmt: skip
+        statuses.append((done.returncode, done.stdout.splitlines()[-1][:9]))
+        shutil.rmtree(tmp_path / "runs/gate" / label)
+    assert statuses == [(1, "::error t"), (0, "::notice ")]
 
 
 def test_help_shows_examples_and_exit_statuses(capsys):
