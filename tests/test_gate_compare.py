@@ -172,8 +172,10 @@ def test_another_question_is_refused_naming_both_values(name, value):
 
 def test_what_does_not_matter_is_not_refused():
     other = replace(ABOUT, sampling={**ABOUT.sampling, "seed": 3}, machine={"cpu": "B", "cores": 2, "gpus": []},
-                    strategies={"baseline": {}, "ddtree": {"budget": 32}})  # fmt: skip
+                    strategies={"baseline": {}, "ddtree": {"budget": 32}},
+                    code={"git": None, "torch": "3", "drafters": {"ddtree": "trained anew"}})  # fmt: skip
     found = compare(result(about=other), result())
+    assert found.notes[-2:] == ["torch 3 instead of 2", "drafters: other files than the baseline's, by their checksums"]
     assert found.verdict is PASS
     assert "cpu B instead of Example CPU" in found.notes[0] and "ddtree.budget: 32 instead of 16" in found.notes
     assert compare(result(about=replace(ABOUT, engine="vllm")), result(), Options(only="acceptance")).verdict is PASS

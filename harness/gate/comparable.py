@@ -126,4 +126,6 @@ def _differences(candidate: About, baseline: About) -> list[str]:
     ours, theirs = candidate.code.get("torch"), baseline.code.get("torch")
     if ours != theirs:
         notes.append(f"torch {ours} instead of {theirs}")
+    if candidate.code.get("drafters") != baseline.code.get("drafters"):
+        notes.append("drafters: other files than the baseline's, by their checksums")
     return notes

@@ -63,8 +63,8 @@ def _read_run(folder: Path) -> Result:
         if not (folder / name).is_file():
             raise UserError(f"{folder}: is no run's folder: {name} is missing")
     config: Any = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
-    environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-    return from_run(Store(folder).cells(), config, environment)
+    store = Store(folder)
+    return from_run(store.cells(), config, store.read_json("environment.json") or {})
 
 
 def _read_baseline(file: Path) -> Result:

@@ -151,11 +151,15 @@ def _about(config: Mapping[str, Any], environment: Mapping[str, Any]) -> About:
     machine = {
         "cpu": environment["cpu"]["model"],
         "cores": environment["cpu"]["usable_cores"],
-        "gpus": [gpu["name"] for gpu in environment["gpus"]],
+        "gpus": [gpu.get("name") for gpu in environment["gpus"]],
         "device": engine.get("device"),
         "threads": engine.get("threads"),
     }
-    code = {"git": environment["git"], "torch": (environment["torch"] or {}).get("version")}
+    code = {
+        "git": environment["git"],
+        "torch": (environment["torch"] or {}).get("version"),
+        "drafters": engine.get("drafters"),
+    }
     return About(
         model=config["model"]["name"],
         model_sha256=engine.get("model_sha256") or f"unknown checksum of {config['model']['name']}",
