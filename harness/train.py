@@ -31,6 +31,7 @@ def main(config: DictConfig) -> None:
 
 def run(config: DictConfig) -> None:
     """Corpus, training, evaluation, checkpoint. Each stage finds what is finished and goes on from there."""
+    import torch
     from hydra.utils import instantiate
 
     from harness.engines.torch.device import pick_device, pick_dtype
@@ -58,6 +59,7 @@ def run(config: DictConfig) -> None:
         return
 
     sequences, corpus_record = corpora.load(folder, corpus_config)
+    torch.manual_seed(config.loop.seed)  # of the drafter's first weights
     trainer = instantiate(config.drafter.trainer, target=target_view(model))
     if config.init:
         start_from(trainer.module, Path(config.init))

@@ -30,7 +30,10 @@ def span_attention(queries: Tensor, keys: Tensor, values: Tensor, span: Span) ->
 
 
 def span_attention_reference(queries: Tensor, keys: Tensor, values: Tensor, span: Span) -> Tensor:
-    columns = torch.arange(keys.shape[2], device=keys.device)
+    # What lies behind every span was never written: it may be NaN, which no mask of zeros would keep out.
+    longest = int(span.end.max())
+    keys, values = keys[:, :, :longest], values[:, :, :longest]
+    columns = torch.arange(longest, device=keys.device)
     visible = (columns >= span.first[:, None]) & (columns < span.end[:, None])
     batch, heads, _, head_dim = queries.shape
     folded = queries.reshape(batch, keys.shape[1], -1, head_dim)

@@ -27,7 +27,7 @@ class TrainingBatch:
 
 
 class Trainer(ABC):
-    """Holds the drafter in training, in fp32; its ``loss`` runs under bf16 autocast on a GPU."""
+    """Holds the drafter in training, in fp32; its ``loss`` runs under autocast beside a bf16 target."""
 
     taps: tuple[int, ...]
     module: nn.Module

@@ -35,5 +35,6 @@ def test_reference_sees_the_span_alone():
     span = Span(torch.tensor([2, 0]), torch.tensor([6, 1]))
     whole = span_attention_reference(q, k, v, span)
     k[0, :, 6:], v[0, :, :2] = 100.0, 100.0
+    k[:, :, 8:] = v[:, :, 8:] = torch.nan  # behind every span: never written
     assert torch.equal(whole, span_attention_reference(q, k, v, span))
     assert torch.allclose(whole[1].view(2, 2, 8), v[1, :, 0][:, None].expand(2, 2, 8))

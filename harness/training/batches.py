@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from harness.errors import UserError
 from harness.training.corpus import Sequences
 
 
@@ -23,6 +24,11 @@ class Batches:
                 self.groups.append((width, members))
             below = width
         self.per_epoch = sum(len(members) // size for _, members in self.groups)
+        if self.per_epoch == 0:
+            raise UserError(
+                f"loop.batch={size} is more than the corpus has of any width in loop.widths={list(widths)} "
+                f"({len(lengths)} sequences, the longest of {int(lengths.max())} tokens); write more parts or ask for less"
+            )
         self._epoch, self._plan = -1, []
 
     def __getitem__(self, step: int) -> tuple[Tensor, Tensor, Tensor]:

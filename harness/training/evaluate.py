@@ -13,7 +13,7 @@ import torch
 from harness.models.dense import DenseModel
 from harness.models.tokenizer import ChatTokenizer
 from harness.suites import Suite
-from harness.training.step import with_features
+from harness.training.step import autocast, with_features
 from harness.training.responses import write
 from strategies.training import Trainer
 
@@ -42,8 +42,10 @@ def acceptance_length(model: DenseModel, trainer: Trainer, walks: Sequence[tuple
         for row, (ids, _) in enumerate(part):
             tokens[row, : len(ids)] = torch.tensor(ids, device=device)
         # Compiled code knows the few shapes of training; these vary.
-        with torch.compiler.set_stance("force_eager"), torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            accepted = trainer.accepted(with_features(model, trainer.taps, tokens, starts, lengths)).tolist()
+        with torch.compiler.set_stance("force_eager"):
+            batch = with_features(model, trainer.taps, tokens, starts, lengths)
+            with autocast(batch.features):
+                accepted = trainer.accepted(batch).tolist()
         for row, (ids, start) in enumerate(part):
             position = start
             tokens_after_first += len(ids) - start - 1

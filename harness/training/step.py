@@ -47,11 +47,17 @@ class Step:
 
     def _run(self, tokens: Tensor, starts: Tensor, lengths: Tensor, noise: Tensor) -> Tensor:
         batch = with_features(self.model, self.trainer.taps, tokens, starts, lengths)
-        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=tokens.is_cuda, cache_enabled=False):
+        with autocast(batch.features):
             loss = self.trainer.loss(batch, noise)
         loss.backward()
         self.optimizer.step()
         return loss.detach()
+
+
+def autocast(features: Tensor) -> torch.autocast:
+    """The drafter's weights are fp32; beside a bf16 target its products are bf16."""
+    enabled = features.dtype == torch.bfloat16
+    return torch.autocast(features.device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
 
 
 @torch.no_grad()
