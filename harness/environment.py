@@ -9,11 +9,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from harness import nvidia
 
 # Variables that change what a run does or how fast it is.
 _TELLING = (
@@ -27,6 +30,7 @@ _USER_IN_URL = re.compile(r"(\w+://)[^/\s@]+@")
 def describe(engine: Mapping[str, Any], suite: Mapping[str, Any], seeds: Mapping[str, int]) -> dict[str, Any]:
     """Everything about this run that its configuration does not say. ``engine`` holds the engine's live settings."""
     return {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["python", "-m", "harness", *sys.argv[1:]]),
         "git": git_state(Path(__file__).parent),
         "python": platform.python_version(),
@@ -61,7 +65,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def cpu() -> dict[str, Any]:
-    """Model, cores that this process may use, and the load that others put on the machine at the start."""
+    """Model, cores that this process may use, who sets their clock, and the load of the machine at the start."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
@@ -73,41 +77,28 @@ def cpu() -> dict[str, Any]:
         "physical_cores": psutil.cpu_count(logical=False),
         "logical_cores": psutil.cpu_count(),
         "usable_cores": usable,
+        "governor": _governor(),
+        "max_mhz": _max_mhz(),
         "load_average": list(os.getloadavg()),
     }
 
 
+def _governor() -> str | None:
+    try:
+        return Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text().strip()
+    except OSError:  # a virtual machine's clock is its host's affair
+        return None
+
+
+def _max_mhz() -> float | None:
+    frequency = psutil.cpu_freq()
+    return frequency.max or None if frequency else None
+
+
 def gpus() -> list[dict[str, Any]]:
-    """Name, memory, driver, clocks [MHz] and power limit [W] of each NVIDIA GPU; empty without a driver."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    try:
-        return [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _gpu(nvml, index: int) -> dict[str, Any]:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    asked = {
-        "name": lambda: nvml.nvmlDeviceGetName(handle),
-        "driver": lambda: nvml.nvmlSystemGetDriverVersion(),
-        "memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total,
-        "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-        "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
-        "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
-    }
-    found = {}
-    for name, ask in asked.items():
-        try:
-            found[name] = ask()
-        except nvml.NVMLError as error:  # virtual GPUs answer only some questions
-            found[name] = f"unknown: {error}"
-    return found
+    """Every NVIDIA GPU that this process may use: name, driver, limits, clocks, power; empty without a driver."""
+    with nvidia.driver() as found:
+        return found.describe()
 
 
 def torch_build() -> dict[str, Any] | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness import memory
@@ -27,6 +28,7 @@ class Schedule:
     """What is measured and how often. ``seed`` shuffles; repetition r samples with ``sampling.seed + r``.
 
     ``history_of`` names the strategy whose answers are every strategy's history; ``None``: each has its own.
+    ``round_times`` False leaves the phases of the rounds untimed.
     """
 
     rows: Sequence[Row]
@@ -35,10 +37,22 @@ class Schedule:
     repetitions: int
     seed: int
     history_of: str | None = None
+    round_times: bool = True
 
     @property
     def cells(self) -> int:
         return sum(len(row.turns) for row in self.rows) * len(self.strategies) * self.repetitions
+
+    def sampling_of(self, repetition: int) -> Sampling:
+        return replace(self.sampling, seed=self.sampling.seed + repetition)
+
+    def keys(self) -> Iterator[Key]:
+        """Every cell's key, in the order of measuring."""
+        for repetition in range(self.repetitions):
+            for row in self.rows:
+                for turn in range(len(row.turns)):
+                    for strategy in self.order(row, repetition):
+                        yield Key(row.id, turn, strategy, repetition)
 
     def order(self, row: Row, repetition: int) -> list[str]:
         """The strategies in this prompt's and repetition's order, a function of the seed alone."""
@@ -53,16 +67,21 @@ def warm_up(engine: Engine, schedule: Schedule, prompts: int) -> None:
         messages = [{"role": "user", "content": WARMUP_PROMPTS[number % len(WARMUP_PROMPTS)]}]
         for strategy in schedule.strategies:
             try:
-                engine.decode(strategy, _request(engine, messages, schedule.sampling))
+                engine.decode(strategy, request_of(engine, messages, schedule.sampling, schedule.round_times))
             except Exception:
                 pass  # its cells will fail too, and say why
 
 
-def measure(engine: Engine, schedule: Schedule) -> Iterator[Cell]:
-    """Every cell of the schedule, as each is finished. A cell that fails is a cell with a reason."""
+def measure(
+    engine: Engine, schedule: Schedule, finished: Mapping[Key, Cell] | None = None, session: int = 0
+) -> Iterator[Cell]:
+    """Every cell of the schedule that is not ``finished``, as it is done. A cell that fails is a cell with a reason.
+
+    Finished cells give later turns their history, by their stored texts; those that failed stay failed.
+    """
     order = 0
     for repetition in range(schedule.repetitions):
-        sampling = replace(schedule.sampling, seed=schedule.sampling.seed + repetition)
+        sampling = schedule.sampling_of(repetition)
         for row in schedule.rows:
             # What each strategy's conversation holds so far, by whose answers they are; None once one has failed.
             histories: dict[str, list[dict[str, str]] | None] = {name: [] for name in schedule.strategies}
@@ -71,27 +90,31 @@ def measure(engine: Engine, schedule: Schedule) -> Iterator[Cell]:
                 answers: dict[str, list[dict[str, str]] | None] = {}
                 for strategy in schedule.order(row, repetition):
                     key = Key(row.id, turn, strategy, repetition)
-                    cell = Cell(key, row.category, order)
                     history = histories[schedule.history_of or strategy]
-                    if history is None:
-                        cell = replace(cell, failure=Failure("TurnBefore", "the turn before this one failed"))
-                    else:
-                        cell = _decode(engine, cell, [*history, asked], sampling)
+                    cell = (finished or {}).get(key)
+                    if cell is None:
+                        cell = Cell(key, row.category, order, session=session, started_at=time.time())
+                        cell = _measured(engine, cell, history, asked, sampling, schedule.round_times)
+                        yield cell
                     answered = {"role": "assistant", "content": cell.text}
                     answers[strategy] = None if cell.failure else [*history, asked, answered]
-                    yield cell
                     order += 1
                 histories = answers
 
 
-def _decode(engine: Engine, cell: Cell, messages: list[dict[str, str]], sampling: Sampling) -> Cell:
+def _measured(engine: Engine, cell: Cell, history, asked, sampling: Sampling, round_times: bool) -> Cell:
+    if history is None:
+        return replace(cell, failure=Failure("TurnBefore", "the turn before this one failed"))
+    return decode_cell(engine, cell, lambda: request_of(engine, [*history, asked], sampling, round_times))
+
+
+def decode_cell(engine: Engine, cell: Cell, request: Callable[[], Request]) -> Cell:
+    """``cell`` with what the engine made of ``request()``; whatever either raises is the cell's failure."""
     try:
-        request = _request(engine, messages, sampling)
-        ids = " ".join(map(str, request.prompt_ids))
-        sha256 = hashlib.sha256(ids.encode()).hexdigest()
-        cell = replace(cell, prompt_tokens=len(request.prompt_ids), prompt_sha256=sha256)
+        asked = request()
+        cell = replace(cell, prompt_tokens=len(asked.prompt_ids), prompt_sha256=prompt_sha256(asked.prompt_ids))
         memory.reset_peaks()
-        decoded = engine.decode(cell.key.strategy, request)
+        decoded = engine.decode(cell.key.strategy, asked)
         host, device = memory.host_peak_bytes(), memory.device_peak_bytes()
         text = engine.text(list(decoded.tokens))
     except Exception as error:  # whatever an engine raises is this cell's result, and the run goes on
@@ -99,5 +122,10 @@ def _decode(engine: Engine, cell: Cell, messages: list[dict[str, str]], sampling
     return replace(cell, decoded=decoded, text=text, host_peak_bytes=host, device_peak_bytes=device)
 
 
-def _request(engine: Engine, messages: list[dict[str, str]], sampling: Sampling) -> Request:
-    return Request(tuple(engine.render(messages)), tuple(engine.end_tokens), sampling)
+def request_of(engine: Engine, messages: list[dict[str, str]], sampling: Sampling, round_times: bool = True) -> Request:
+    return Request(tuple(engine.render(messages)), tuple(engine.end_tokens), sampling, round_times)
+
+
+def prompt_sha256(prompt_ids: Sequence[int]) -> str:
+    """Over the token ids in decimal with spaces between."""
+    return hashlib.sha256(" ".join(map(str, prompt_ids)).encode()).hexdigest()

@@ -14,6 +14,9 @@ import numpy as np
 
 from harness.records import Decoded
 
+LOOPS_FROM = 0.3
+PHASES = ("draft_s", "build_s", "verify_s", "commit_s")
+
 
 def ttft_s(decoded: Decoded) -> float:
     """Time to first token = first token available - request handed over, the drafter's prefill included [s]."""
@@ -64,6 +67,11 @@ def repeated_4grams(tokens: Sequence[int]) -> float:
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
+def loops(tokens: Sequence[int]) -> bool:
+    """Whether an output loops: its share of repeated 4-grams is at least ``LOOPS_FROM``."""
+    return repeated_4grams(tokens) >= LOOPS_FROM
+
+
 def pooled_decode_tokens_per_s(requests: Sequence[Decoded]) -> float | None:
     """Sum of (N - 1) / sum of decode times, over the requests with N >= 2 [token/s]."""
     timed = [d for d in requests if tpot_s(d) is not None]
@@ -107,19 +115,56 @@ def acceptance_by_depth(requests: Sequence[Decoded]) -> list[float]:
     return shares
 
 
-def mean_round(requests: Sequence[Decoded]) -> dict[str, float]:
+def acceptance_to_depth(requests: Sequence[Decoded]) -> list[float]:
+    """P(depth d accepted), d = 1, 2, ... = rounds with accepted >= d / R; their sum + 1 is the verified length [-]."""
+    accepted = [r.accepted for d in requests for r in d.rounds]
+    return [sum(a >= depth for a in accepted) / len(accepted) for depth in range(1, max(accepted, default=0) + 1)]
+
+
+def acceptance_by_looping(requests: Sequence[Decoded]) -> dict[str, float | None]:
+    """Acceptance length (pooled, committed) of the outputs that loop and of the others [token/round], and their share."""
+    looping = [d for d in requests if loops(d.tokens)]
+    others = [d for d in requests if not loops(d.tokens)]
+    return {
+        "share": len(looping) / len(requests) if requests else None,
+        "acceptance_length_looping": pooled_acceptance_committed(looping),
+        "acceptance_length_others": pooled_acceptance_committed(others),
+    }
+
+
+def mean_round(requests: Sequence[Decoded]) -> dict[str, float | None]:
     """A mean round: nodes proposed [node], tree depth and width [node], and seconds in each phase [s].
 
-    ``host_s`` is what the phases leave of the time between two deliveries.
+    ``chunk_s`` is the time between two deliveries; ``host_s``, the host gap, is what the phases leave of it. A phase that
+    was not timed in every round is ``None``, and the host gap with it.
     """
     rounds = [r for d in requests for r in d.rounds]
     if not rounds:
         return {}
-    names = ("proposed", "depth", "width", "draft_s", "build_s", "verify_s", "commit_s")
-    mean = {name: float(np.mean([getattr(r, name) for r in rounds])) for name in names}
+    names = ("proposed", "depth", "width", *PHASES)
+    columns = {name: [getattr(r, name) for r in rounds] for name in names}
+    means = {name: None if None in column else float(np.mean(column)) for name, column in columns.items()}
     chunk = float(np.mean([c for d in requests for c in chunks_s(d)]))
-    phases = sum(mean[name] for name in names if name.endswith("_s"))
-    return {**mean, "chunk_s": chunk, "host_s": chunk - phases}
+    phases = [means[name] for name in PHASES]
+    return {**means, "chunk_s": chunk, "host_s": None if None in phases else chunk - sum(phases)}
+
+
+def bandwidth_use(
+    requests: Sequence[tuple[int, Decoded]], weight_bytes: int, cache_bytes_per_token: int, copy_bytes_per_s: float
+) -> float | None:
+    """Bytes that the rounds must move / decode time / the machine's copy bandwidth [-], over ``(prompt tokens, request)``.
+
+    A round must read the target's weights once and the cache of every position before it once: weights + cache per token
+    * (prompt + tokens delivered before the round). The drafter's bytes are not counted.
+    """
+    moved = seconds = 0.0
+    for prompt_tokens, decoded in requests:
+        context = prompt_tokens
+        for r in decoded.rounds:
+            moved += weight_bytes + cache_bytes_per_token * context
+            context += r.emitted
+        seconds += decode_s(decoded) if decoded.rounds else 0.0
+    return moved / seconds / copy_bytes_per_s if seconds > 0 else None
 
 
 def percentiles(values: Sequence[float | None], points: Sequence[int] = (50, 90, 95, 99)) -> dict[str, float | None]:

@@ -2,78 +2,55 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections import Counter
+from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
-from rich.console import Console
 
-from harness import environment, suites
+from harness import environment, resume, suites
+from harness.control import examine
 from harness.engines.base import Engine
+from harness.finish import finish, setting_of
 from harness.measuring import Schedule, measure, warm_up
 from harness.metrics import decode_tokens_per_s
-from harness.plot import draw
 from harness.progress import progress
+from harness.sampler import Sampler
 from harness.schemas import Plan, read
-from harness.store import Cell, Store, finite
-from harness.summary import headline, prompts_sha256, summarise
-from harness.table import markdown, meanings, terminal_table
-
-DONE, NOTHING_MEASURED, INTERRUPTED = 0, 1, 130
+from harness.store import SAMPLES, Cell, Key, Store
 
 
 def run(config: DictConfig) -> int:
     """Measure what ``config`` describes and print the table; the exit status is what is returned."""
+    store = None
+    with open_dict(config):
+        folder = config.pop("resume", None)
+    if folder is not None:
+        store, config = resume.reopen(str(folder), HydraConfig.get().overrides.task)
     plan = read(config)
     suite = suites.load(plan.suite)
     engine = _build(plan)
-    measured = plan.measure
-    arms = list(plan.arms)
-    schedule = Schedule(suite.rows, arms, plan.sampling, measured.repetitions, measured.seed, plan.history_of)
-    store = Store.create(measured.root, plan.label, datetime.now())
-    store.write_text("config.yaml", OmegaConf.to_yaml(config, resolve=True))
+    schedule = _schedule(plan, suite.rows)
+    seeds = {"sampling": plan.sampling.seed, "measure": plan.measure.seed}
     about_suite = suite.to_json() | {"history": plan.suite.history}
-    seeds = {"sampling": plan.sampling.seed, "measure": measured.seed}
-    store.write_json("environment.json", environment.describe(engine.settings(), about_suite, seeds))
-    print(f"{schedule.cells} cells into {store.folder}", file=sys.stderr)
-    interrupted = False
+    found = environment.describe(engine.settings(), about_suite, seeds)
+    if store is None:
+        store = Store.create(plan.measure.root, plan.label, datetime.now())
+        store.write_text("config.yaml", OmegaConf.to_yaml(config, resolve=True))
+        store.lock()
+    session, changed = resume.record(store, found)
+    finished = resume.finished_cells(store, schedule)
+    print(f"{schedule.cells - len(finished)} cells into {store.folder}", file=sys.stderr)
+    interrupted, margins = False, {}
     try:
-        warm_up(engine, schedule, measured.warmup)
-        with progress(schedule.cells) as advance:
-            for cell in measure(engine, schedule):
-                store.append(cell)
-                advance(_words(cell))
+        _measure(engine, schedule, store, plan.measure.warmup, finished, session)
+        if setting := setting_of(plan, found["engine"]):
+            margins = examine(engine, schedule, store, setting, session)
     except KeyboardInterrupt:
         interrupted = True
-    return finish(store, plan, interrupted)
-
-
-def finish(store: Store, plan: Plan, interrupted: bool) -> int:
-    """Figures, table, plot and the last line, from the cells that the store holds."""
-    cells = list(store.cells())
-    summary = summarise(cells, list(plan.arms), plan.measure.baseline, plan.measure.seed)
-    title = f"{plan.model.name} on {plan.engine.name}, suite {plan.suite.name}"
-    notes = _notes(cells, interrupted)
-    asked = {"history": plan.suite.history, "prompts_sha256": prompts_sha256(cells)}
-    store.write_json("summary.json", {"interrupted": interrupted, **asked, "strategies": summary})
-    store.write_text("table.md", markdown(summary, title, notes))
-    draw(summary, {cell.key.prompt: cell.category for cell in cells}, title, store.folder / "plot.png")
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 120
-    console.print(terminal_table(summary, title, console.width))
-    console.print()
-    for line in [*meanings(), *notes, f"everything is in {store.folder}"]:
-        console.print(line, markup=False, soft_wrap=True)
-    print(json.dumps({"run": str(store.folder), "strategies": finite(headline(summary))}, ensure_ascii=False), flush=True)
-    if interrupted:
-        return INTERRUPTED
-    return DONE if any(cell.decoded for cell in cells) else NOTHING_MEASURED
+    return finish(store, plan, interrupted, margins, _remarks(session, changed, finished))
 
 
 def _build(plan: Plan) -> Engine:
@@ -84,6 +61,27 @@ def _build(plan: Plan) -> Engine:
     return instantiate(config, model=plan.model, strategies=plan.arms, _recursive_=False)
 
 
+def _schedule(plan: Plan, rows) -> Schedule:
+    measured = plan.measure
+    return Schedule(
+        rows, list(plan.arms), plan.sampling, measured.repetitions, measured.seed, plan.history_of, measured.round_times
+    )
+
+
+def _measure(
+    engine: Engine, schedule: Schedule, store: Store, warmup: int, finished: dict[Key, Cell], session: int
+) -> None:
+    """Every missing cell, on disk as soon as it is done."""
+    missing = schedule.cells - len(finished)
+    if not missing:
+        return
+    warm_up(engine, schedule, warmup)
+    with Sampler(store.folder / SAMPLES) as sampler, progress(missing) as advance:
+        for cell in measure(engine, schedule, finished, session):
+            store.append(replace(cell, throttled=sampler.throttled(cell.started_at)))
+            advance(_words(cell))
+
+
 def _words(cell: Cell) -> str:
     name = f"{cell.key.prompt} {cell.key.strategy}"
     if cell.failure:
@@ -92,9 +90,14 @@ def _words(cell: Cell) -> str:
     return name if speed is None else f"{name}: {speed:.0f} tokens/s"
 
 
-def _notes(cells: list[Cell], interrupted: bool) -> list[str]:
-    reasons = Counter(f"{cell.failure.kind}: {cell.failure.message}" for cell in cells if cell.failure)
-    notes = [f"failed {count} times: {reason}" for reason, count in reasons.most_common(5)]
-    if interrupted:
-        notes.append("interrupted: the figures are of the cells that were finished")
-    return notes
+def _remarks(session: int, changed: list[str], finished: dict[Key, Cell]) -> list[str]:
+    """What a reader of a resumed run must know."""
+    if not session:
+        return []
+    lines = [f"resumed: {len(finished)} cells are from before, session {session} measured the rest"]
+    failed = sum(cell.failure is not None for cell in finished.values())
+    if failed:
+        lines.append(f"{failed} cells had failed before and stay failed; a new run would measure them anew")
+    if changed:
+        lines.append(f"since the first session these changed, so speeds may differ: {', '.join(changed)}")
+    return lines

@@ -38,13 +38,17 @@ class SamplingConfig(Sampling):
 
 @dataclass(frozen=True)
 class MeasureConfig:
-    """The ``measure`` group. ``baseline`` names the arm to compare with; None: no speedups."""
+    """The ``measure`` group. ``baseline`` names the arm to compare with; None: no speedups.
+
+    ``round_times`` False leaves the phases of the rounds untimed, to see what timing them costs.
+    """
 
     repetitions: int = 1
     seed: int = 0
     warmup: int = 1
     baseline: str | None = "baseline"
     root: str = "results/runs"
+    round_times: bool = True
 
     def __post_init__(self) -> None:
         _require("measure.repetitions", self.repetitions, self.repetitions >= 1, "1 or more")

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import math
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness import lines
 from harness.errors import UserError
 from harness.records import Decoded
 
-CELLS = "cells.jsonl"
+CELLS, CONTROL, SAMPLES = "cells.jsonl", "control.jsonl", "samples.jsonl"
 
 
 class Key(NamedTuple):
@@ -39,7 +41,9 @@ class Cell:
     """One measured (prompt, turn, strategy, repetition): a ``decoded`` record or a ``failure``, never both.
 
     ``prompt_sha256`` is over the prompt's token ids, written in decimal with spaces between. ``order`` counts the
-    cells of a run in the order in which they were measured.
+    cells of a run in the order in which they were measured, ``session`` the processes that worked on it: 0 is the
+    first, every resumption adds one. ``started_at`` is in seconds since 1970. ``throttled`` says whether the machine
+    held its clocks back meanwhile, ``None`` where it does not tell.
     """
 
     key: Key
@@ -52,6 +56,9 @@ class Cell:
     failure: Failure | None = None
     host_peak_bytes: int = 0
     device_peak_bytes: int = 0
+    session: int = 0
+    started_at: float = 0.0
+    throttled: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {**self.key._asdict(), **{k: v for k, v in asdict(self).items() if k != "key"}}
@@ -86,24 +93,66 @@ class Store:
                 raise UserError(f"cannot make the run's folder {folder}: {error.strerror}; set measure.root") from error
         raise UserError(f"cannot make a run's folder under {root}; set measure.root to a folder that can be written")
 
-    def append(self, cell: Cell) -> None:
-        line = json.dumps(cell.to_json(), ensure_ascii=False, allow_nan=False)
-        with open(self.folder / CELLS, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+    def lock(self) -> None:
+        """Keep other processes from writing here until this one ends, however it ends."""
+        try:
+            import fcntl
+        except ImportError:  # not on Windows
+            return
+        self._held = open(self.folder / "config.yaml")
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{self.folder}: another process measures into it; wait until it ends, or stop it") from None
+        except OSError:
+            pass  # some network file systems have no locks
 
-    def cells(self) -> Iterator[Cell]:
-        path = self.folder / CELLS
-        if path.exists():
-            with open(path, encoding="utf-8") as file:
-                yield from (Cell.from_json(json.loads(line)) for line in file)
+    def append(self, cell: Cell, name: str = CELLS) -> None:
+        lines.append(self.folder / name, cell.to_json())
+
+    def cells(self, name: str = CELLS) -> Iterator[Cell]:
+        """Every finished cell. Raises ``UserError`` for a line that was altered and for a cell that stands twice."""
+        path, seen = self.folder / name, set()
+        for number, data in enumerate(lines.read(path), 1):
+            try:
+                cell = Cell.from_json(data)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                raise UserError(f"{path}, line {number}: is no cell of this version ({reason}); measure again") from error
+            if cell.key in seen:
+                raise UserError(f"{path}, line {number}: {cell.key} stands there a second time; remove one of the lines")
+            seen.add(cell.key)
+            yield cell
 
     def write_text(self, name: str, text: str) -> None:
-        (self.folder / name).write_text(text, encoding="utf-8")
+        """Whole or not at all: what a killed process leaves is the old file or the new one."""
+        part = self.folder / f".{name}.part"
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, self.folder / name)
 
-    def write_json(self, name: str, data: Any) -> None:
-        self.write_text(name, json.dumps(finite(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    def write_json(self, name: str, data: Mapping[str, Any]) -> None:
+        """An object with a checksum of itself, which ``read_json`` verifies."""
+        clean = finite(data)
+        checked = {**clean, "crc32": _checksum(clean)}
+        self.write_text(name, json.dumps(checked, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """What ``write_json`` wrote; ``None`` where there is no such file."""
+        path = self.folder / name
+        if not path.exists():
+            return None
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            found = data.pop("crc32", None)
+        except (OSError, ValueError, AttributeError) as error:
+            raise UserError(f"{path}: is damaged ({' '.join(str(error).split())}); finish the run again with resume=") from error
+        if found != _checksum(data):
+            raise UserError(f"{path}: was altered after it was written: its checksum differs; finish the run again with resume=")
+        return data
+
+
+def _checksum(data: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(data, sort_keys=True, allow_nan=False).encode()):08x}"
 
 
 def finite(data: Any) -> Any:

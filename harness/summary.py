@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness import metrics, stats
@@ -23,11 +23,23 @@ HEADLINE = (
 )
 
 
-def summarise(cells: Sequence[Cell], strategies: Sequence[str], baseline: str | None, seed: int) -> dict[str, Any]:
-    """The figures of every strategy, its headline first; a figure that the cells cannot give is ``None``."""
+def summarise(
+    cells: Sequence[Cell],
+    strategies: Sequence[str],
+    baseline: str | None,
+    seed: int,
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The figures of every strategy, its headline first; a figure that the cells cannot give is ``None``.
+
+    ``settings`` are the engine's, for the bandwidth use.
+    """
     by_name = {name: [cell for cell in cells if cell.key.strategy == name] for name in strategies}
     reference = by_name.get(baseline, [])
-    return {name: _strategy(mine, reference, name == baseline, seed) for name, mine in by_name.items()}
+    figures = {name: _strategy(mine, reference, name == baseline, seed) for name, mine in by_name.items()}
+    for name, mine in by_name.items():
+        figures[name]["bandwidth_use"] = _bandwidth_use(mine, settings or {})
+    return figures
 
 
 def prompts_sha256(cells: Iterable[Cell]) -> str:
@@ -65,13 +77,26 @@ def _strategy(cells: Sequence[Cell], reference: Sequence[Cell], is_baseline: boo
         "end_to_end_tokens_per_s": metrics.pooled_end_to_end_tokens_per_s(requests),
         "acceptance_length_verified": metrics.pooled_acceptance_verified(requests),
         "acceptance_length_mean_over_requests": metrics.mean([metrics.acceptance_committed(d) for d in requests]),
+        "acceptance_length_verified_mean_over_requests": metrics.mean([metrics.acceptance_verified(d) for d in requests]),
         "acceptance_by_depth": metrics.acceptance_by_depth(requests),
+        "acceptance_to_depth": metrics.acceptance_to_depth(requests),
         "accepted_histogram": metrics.accepted_histogram(requests),
         "mean_round": metrics.mean_round(requests),
         "repeated_4grams": metrics.mean([metrics.repeated_4grams(d.tokens) for d in requests]),
+        "looping": metrics.acceptance_by_looping(requests),
+        "host_peak_bytes": max((c.host_peak_bytes for c in cells if c.decoded), default=None),
+        "device_peak_bytes": max((c.device_peak_bytes for c in cells if c.decoded), default=None),
+        "throttled": sum(c.throttled is True for c in cells),
         "prompts_sha256": prompts_sha256(cells),
         "speedup_by_prompt": prompt_speedups(cells, reference),
     }
+
+
+def _bandwidth_use(cells: Sequence[Cell], settings: Mapping[str, Any]) -> float | None:
+    known = [settings.get(name) for name in ("weight_bytes", "cache_bytes_per_token", "copy_bytes_per_s")]
+    if None in known:
+        return None
+    return metrics.bandwidth_use([(cell.prompt_tokens, cell.decoded) for cell in cells if cell.decoded], *known)
 
 
 def _speedup(
@@ -86,7 +111,7 @@ def _speedup(
 def speed_ratios(cells: Sequence[Cell], reference: Sequence[Cell]) -> dict[str, list[list[float]]]:
     """Decode speed / the reference's, by prompt, turn and repetition; pairs without both speeds are left out."""
     ratios: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for cell, other in _pairs(cells, reference):
+    for cell, other in pairs(cells, reference):
         mine, theirs = metrics.decode_tokens_per_s(cell.decoded), metrics.decode_tokens_per_s(other.decoded)
         if mine is not None and theirs is not None:
             ratios[cell.key.prompt][cell.key.turn].append(mine / theirs)
@@ -99,10 +124,10 @@ def prompt_speedups(cells: Sequence[Cell], reference: Sequence[Cell]) -> dict[st
 
 
 def _tokens_in_pairs(cells: Sequence[Cell], reference: Sequence[Cell]) -> list[tuple]:
-    return [(cell.decoded.tokens, other.decoded.tokens) for cell, other in _pairs(cells, reference)]
+    return [(cell.decoded.tokens, other.decoded.tokens) for cell, other in pairs(cells, reference)]
 
 
-def _pairs(cells: Sequence[Cell], reference: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
+def pairs(cells: Sequence[Cell], reference: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
     """Finished cells with the reference's finished cell of the same prompt, turn and repetition."""
     others = {cell.key._replace(strategy=""): cell for cell in reference if cell.decoded}
     keyed = ((cell, others.get(cell.key._replace(strategy=""))) for cell in cells if cell.decoded)

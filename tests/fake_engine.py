@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from harness.errors import UserError
 from harness.records import Decoded, Request, Round
 
@@ -12,7 +14,7 @@ class FakeEngine:
     """Its tokens are a function of the prompt alone; ``ddtree`` is twice as fast as anything else, two tokens a round.
 
     ``differs`` names a strategy that gets its last token wrong, ``interrupt_at`` the decode call that ends in Ctrl-C,
-    ``broken`` a strategy whose every call raises.
+    ``broken`` a strategy whose every call raises. A call takes ``seconds``.
     """
 
     end_tokens = (END,)
@@ -27,8 +29,10 @@ class FakeEngine:
         differs: str | None = None,
         broken: str | None = None,
         interrupt_at: int | None = None,
+        seconds: float = 0.0,
     ) -> None:
         self.context_length, self.differs, self.broken = context_length, differs, broken
+        self.seconds = seconds
         self.interrupt_at, self.calls, self.seen = interrupt_at, 0, []
         for name, config in strategies.items():
             if config.get("budget", 1) < 1:
@@ -45,6 +49,7 @@ class FakeEngine:
 
     def decode(self, strategy: str, request: Request) -> Decoded:
         self.calls += 1
+        time.sleep(self.seconds)
         self.seen.append((strategy, request))
         if self.calls == self.interrupt_at:
             raise KeyboardInterrupt

@@ -45,7 +45,7 @@ def test_a_run_prints_a_table_and_leaves_a_folder(harness, tmp_path):
     assert result["strategies"]["ddtree"]["speedup"] == pytest.approx([2, 2, 2])
     folder = tmp_path / result["run"]
     assert folder.parent == tmp_path / "results/runs" and folder.name.endswith("-ddtree-torch-local-quick")
-    names = {"config.yaml", "environment.json", "cells.jsonl", "summary.json", "table.md", "plot.png"}
+    names = {"config.yaml", "environment.json", "cells.jsonl", "summary.json", "samples.jsonl", "table.md", "plot.png"}
     assert {path.name for path in folder.iterdir()} == names
     assert len((folder / "cells.jsonl").read_text().splitlines()) == 6
     assert json.loads((folder / "summary.json").read_text())["interrupted"] is False

@@ -1,0 +1,91 @@
+"""``resume=FOLDER``: a run that was killed or interrupted goes on where its store ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from harness import lines
+from harness.errors import UserError
+from harness.measuring import Schedule
+from harness.store import CELLS, CONTROL, SAMPLES, Cell, Key, Store
+
+# What must be as it was, or the new cells are of another measurement. Other differences are told and do not stop it.
+_SAME_ENGINE = ("model_sha256", "drafters", "dtype", "device")
+_SAME_SUITE = ("sha256", "prompts", "history")
+_TOLD = ("git", "python", "cpu.model", "gpus.name", "gpus.driver", "torch", "packages", "engine.threads")
+
+
+def reopen(folder: str, overrides: Sequence[str]) -> tuple[Store, DictConfig]:
+    """The store of an unfinished run, its half-written lines cut off, and the configuration that it was started with.
+
+    ``overrides`` are those of the command line: beside ``resume`` there may be none.
+    """
+    others = [override for override in overrides if override.lstrip("+").partition("=")[0] != "resume"]
+    if others:
+        raise UserError(f"{others[0]}: cannot be given with resume={folder}, whose config.yaml says what is measured; leave it out")
+    path = Path(folder) / "config.yaml"
+    if not path.is_file():
+        raise UserError(f"resume={folder}: holds no config.yaml, so it is no run's folder or was killed before it began; run anew")
+    store = Store(Path(folder))
+    store.lock()
+    for name in (CELLS, CONTROL, SAMPLES):
+        lines.repair(store.folder / name)
+    return store, read_config(path)
+
+
+def read_config(path: Path) -> DictConfig:
+    """A run's resolved configuration. Raises ``UserError`` when the file is damaged."""
+    try:
+        config = OmegaConf.load(path)
+    except Exception as error:  # YAML can be wrong in many ways
+        raise UserError(f"{path}: is damaged ({' '.join(str(error).split())[:120]}); run anew") from error
+    if not isinstance(config, DictConfig) or not {"strategy", "arms", "engine", "model", "suite"} <= set(config):
+        raise UserError(f"{path}: is no run's configuration: some of its groups are missing; run anew")
+    return config
+
+
+def finished_cells(store: Store, schedule: Schedule) -> dict[Key, Cell]:
+    """What need not be measured again. Raises ``UserError`` for cells that the schedule does not have."""
+    found = {cell.key: cell for cell in store.cells()}
+    strangers = found.keys() - set(schedule.keys())
+    if strangers:
+        raise UserError(f"{store.folder / CELLS}: {min(strangers)} is none of this run's cells; it is another run's file")
+    return found
+
+
+def record(store: Store, environment: dict[str, Any]) -> tuple[int, list[str]]:
+    """Write ``environment`` beside those of earlier sessions: this session's number, and what differs from the first.
+
+    Raises ``UserError`` when what is measured has changed: model, drafters, suite, dtype or device.
+    """
+    first = store.read_json("environment.json")
+    if first is None:
+        store.write_json("environment.json", environment)
+        return 0, []
+    for group, names in (("engine", _SAME_ENGINE), ("suite", _SAME_SUITE)):
+        for name in names:
+            was, now = first[group].get(name), environment[group].get(name)
+            if was != now:
+                raise UserError(f"resume={store.folder}: {group}.{name} was {was} and is now {now}; put it back, or run anew")
+    session = 1 + sum(1 for _ in store.folder.glob("environment-*.json"))
+    store.write_json(f"environment-{session}.json", environment)
+    return session, list(_differences(first, environment))
+
+
+def _differences(first: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for name in _TOLD:
+        if _at(first, name.split(".")) != _at(now, name.split(".")):
+            yield name
+
+
+def _at(data: Any, names: Sequence[str]) -> Any:
+    for position, name in enumerate(names):
+        if isinstance(data, list):
+            return [_at(item, names[position:]) for item in data]
+        data = data.get(name) if isinstance(data, Mapping) else None
+    return data
+
