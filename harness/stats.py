@@ -20,10 +20,6 @@ from scipy import stats
 
 CONFIDENCE = 0.95
 RESAMPLES = 4000
-# The widest percentile interval of n prompts is their range, which misses the mean of a symmetric distribution with
-# probability 2 ** (1 - n): 50 % for two prompts, 3 % for six. Below six a percentile interval cannot keep its promise.
-ENOUGH_PROMPTS = 6
-
 # A figure of one prompt: by turn, then by repetition.
 Turns = Sequence[Sequence[float]]
 
@@ -50,7 +46,9 @@ def speedup(ratios: Mapping[str, Turns], seed: int = 0) -> Estimate | None:
     return _mean_over_prompts(logs, seed, np.exp)
 
 
-def speedup_change(candidate: Mapping[str, Turns], baseline: Mapping[str, Turns], seed: int = 0) -> Estimate | None:
+def speedup_change(
+    candidate: Mapping[str, Turns], baseline: Mapping[str, Turns], seed: int = 0, confidence: float = CONFIDENCE
+) -> Estimate | None:
     """One run's speedup / another's [-], paired by prompt: exp(mean over shared prompts of the prompts' log ratios).
 
     What makes one prompt easier to draft than another is the same in both runs and cancels. Both mappings must hold
@@ -60,7 +58,31 @@ def speedup_change(candidate: Mapping[str, Turns], baseline: Mapping[str, Turns]
     for prompt in candidate.keys() & baseline.keys():
         ours, theirs = _mean_of_turns(candidate[prompt], np.log), _mean_of_turns(baseline[prompt], np.log)
         logs[prompt] = None if ours is None or theirs is None else ours - theirs
-    return _mean_over_prompts(logs, seed, np.exp)
+    return _mean_over_prompts(logs, seed, np.exp, confidence)
+
+
+def passes_error(runs: Sequence[Mapping[str, Mapping[int, float]]], confidence: float = CONFIDENCE) -> float | None:
+    """Half the width of an interval on the difference of two runs' mean logs [-], taking a pass over all prompts as the unit.
+
+    ``runs`` holds two mappings from a prompt (or a prompt and turn) to its log ratio by repetition. What slows a whole
+    pass down, such as a neighbour on the machine, moves all its prompts together: an interval from prompts cannot see
+    it. t(confidence) * s * sqrt(1 / R1 + 1 / R2), where s is the standard deviation between the passes of a run, pooled
+    over both runs, R1 + R2 - 2 degrees of freedom. ``None`` without any: one repetition each.
+    """
+    squares, freedom, inverse = 0.0, 0, 0.0
+    for run in runs:
+        passes: dict[int, list[float]] = {}
+        for logs in run.values():
+            mean = sum(logs.values()) / len(logs)
+            for repetition, value in logs.items():
+                passes.setdefault(repetition, []).append(value - mean)
+        means = np.array([np.mean(values) for values in passes.values()])
+        squares += float(((means - means.mean()) ** 2).sum())
+        freedom += len(means) - 1
+        inverse += 1 / len(means)
+    if not freedom:
+        return None
+    return float(stats.t.ppf((1 + confidence) / 2, freedom) * np.sqrt(squares / freedom * inverse))
 
 
 def mean_over_requests(values: Mapping[str, Turns], seed: int = 0) -> Estimate | None:
@@ -68,8 +90,10 @@ def mean_over_requests(values: Mapping[str, Turns], seed: int = 0) -> Estimate |
     return _mean_over_prompts({p: _mean_of_turns(turns, np.asarray) for p, turns in values.items()}, seed, float)
 
 
-def pooled(sums: Mapping[str, Sequence[float]], signs: Sequence[int] = (1, -1), seed: int = 0) -> Estimate | None:
-    """Ratio of totals: product over columns k of (sum over prompts of column k) ** signs[k], with its 95 % interval.
+def pooled(
+    sums: Mapping[str, Sequence[float]], signs: Sequence[int] = (1, -1), seed: int = 0, confidence: float = CONFIDENCE
+) -> Estimate | None:
+    """Ratio of totals: product over columns k of (sum over prompts of column k) ** signs[k], with its interval.
 
     ``sums`` holds a row of columns for each prompt. (tokens, rounds) with signs (1, -1) is a pooled acceptance length;
     (tokens, seconds, baseline's tokens, baseline's seconds) with (1, -1, -1, 1) a ratio of total speeds. Prompts with
@@ -82,17 +106,19 @@ def pooled(sums: Mapping[str, Sequence[float]], signs: Sequence[int] = (1, -1), 
     value = float(np.log(table.sum(axis=0)) @ powers)
     if len(rows) < 2:
         return Estimate(float(np.exp(value)))
-    return _interval(value, np.log(draws(len(rows), seed) @ table) @ powers, len(rows), np.exp)
+    return _interval(value, np.log(draws(len(rows), seed) @ table) @ powers, len(rows), np.exp, confidence)
 
 
-def _mean_over_prompts(values: Mapping[str, float | None], seed: int, back: Callable) -> Estimate | None:
+def _mean_over_prompts(
+    values: Mapping[str, float | None], seed: int, back: Callable, confidence: float = CONFIDENCE
+) -> Estimate | None:
     """``back`` turns a mean into the figure that is reported. Sorted, so that the order of prompts changes nothing."""
     means = np.array([values[prompt] for prompt in sorted(values) if values[prompt] is not None])
     if not len(means):
         return None
     if len(means) < 2:
         return Estimate(float(back(means[0])))
-    return _interval(float(means.mean()), draws(len(means), seed) @ means / len(means), len(means), back)
+    return _interval(float(means.mean()), draws(len(means), seed) @ means / len(means), len(means), back, confidence)
 
 
 def _mean_of_turns(turns: Turns, scale: Callable) -> float | None:
@@ -100,13 +126,18 @@ def _mean_of_turns(turns: Turns, scale: Callable) -> float | None:
     return float(np.mean(means)) if means else None
 
 
-def _interval(value: float, samples: np.ndarray, prompts: int, back: Callable) -> Estimate:
-    if prompts < ENOUGH_PROMPTS:
+def _interval(value: float, samples: np.ndarray, prompts: int, back: Callable, confidence: float) -> Estimate:
+    """Percentiles of the bootstrap; Student's t on its standard deviation where prompts are too few for percentiles.
+
+    The widest percentile interval of n prompts is their range, which misses the mean of a symmetric distribution with
+    probability 2 ** (1 - n): 50 % for two prompts, 3 % for six. It must not be more than the interval promises.
+    """
+    if 2.0 ** (1 - prompts) > 1 - confidence:
         spread = float(samples.std()) * np.sqrt(prompts / (prompts - 1))
-        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, prompts - 1)) * spread
+        half = float(stats.t.ppf((1 + confidence) / 2, prompts - 1)) * spread
         low, high = value - half, value + half
     else:
-        low, high = np.quantile(samples, _tails(prompts))
+        low, high = np.quantile(samples, _tails(prompts, confidence))
     return Estimate(float(back(value)), float(back(low)), float(back(high)))
 
 
@@ -118,12 +149,12 @@ def draws(prompts: int, seed: int) -> np.ndarray:
     return found
 
 
-def _tails(n: int) -> tuple[float, float]:
+def _tails(n: int, confidence: float) -> tuple[float, float]:
     """The bootstrap's two quantiles, widened for few prompts: normal.cdf(sqrt(n / (n - 1)) * t.ppf(alpha / 2, n - 1)).
 
     A plain percentile interval is too narrow by about sqrt((n - 1) / n) and by t against normal (Hesterberg, "What
     teachers should know about the bootstrap", 2015, expanded percentile interval).
     """
-    alpha = 1 - CONFIDENCE
+    alpha = 1 - confidence
     low = float(stats.norm.cdf(np.sqrt(n / (n - 1)) * stats.t.ppf(alpha / 2, n - 1)))
     return low, 1 - low

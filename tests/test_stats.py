@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.stats import mean_over_requests, pooled, speedup, speedup_change
+from harness.stats import mean_over_requests, passes_error, pooled, speedup, speedup_change
 
 ratio = st.floats(0.1, 10)
 runs = st.dictionaries(st.text(max_size=3), st.lists(st.lists(ratio, min_size=1, max_size=3), min_size=1, max_size=2))
@@ -84,6 +84,15 @@ def test_what_differs_between_prompts_cancels_between_two_runs():
     found = speedup_change(ours, theirs)
     assert found.to_json() == pytest.approx([0.9] * 3)
     assert speedup_change(ours, {"other": [[1.0]]}) is None
+
+
+def test_passes_error_by_hand():
+    """Passes of the first run lie at -0.1, 0, 0.1 about their mean and those of the second at 0: s = sqrt(0.02 / 3)."""
+    ours = {"a": {0: 0.9, 1: 1.0, 2: 1.1}, "b": {0: 4.9, 1: 5.0, 2: 5.1}}
+    theirs = {"a": {0: 1.0, 1: 1.0}}
+    assert passes_error([ours, theirs]) == pytest.approx(3.182446 * np.sqrt(0.02 / 3 * (1 / 3 + 1 / 2)), rel=1e-6)
+    assert passes_error([theirs, {"a": {0: 1.0}}]) == 0
+    assert passes_error([{"a": {0: 1.0}}, {"a": {0: 2.0}}]) is None
 
 
 def test_pooled_sums_before_it_divides():

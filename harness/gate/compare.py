@@ -9,7 +9,7 @@ from typing import Any
 from harness.gate import deterministic, speeds
 from harness.gate.comparable import Pair, match
 from harness.gate.result import Answer, Outcome, Result
-from harness.gate.verdict import Figure, Verdict, judge, overall
+from harness.gate.verdict import CONFIDENCE, Figure, Verdict, judge, overall
 from harness.stats import Estimate, mean_over_requests, pooled
 
 TOLERANCE = 0.05
@@ -39,7 +39,7 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         figures = [figure.to_json() for figure in self.figures]
-        about = {"verdict": str(self.verdict), "tolerance": self.tolerance, "exact_acceptance": self.exact}
+        about = {"verdict": str(self.verdict), "tolerance": self.tolerance, "confidence": CONFIDENCE, "exact_acceptance": self.exact}
         return {**about, "notes": list(self.notes), "figures": figures}
 
 
@@ -78,7 +78,7 @@ def _acceptance(
     for candidate, baseline in pairs:
         columns = [*_tokens_and_rounds(candidate), *_tokens_and_rounds(baseline)]
         sums[candidate.prompt] = [a + b for a, b in zip(sums.get(candidate.prompt, [0] * 4), columns)]
-    change = pooled(sums, (1, -1, -1, 1))
+    change = pooled(sums, (1, -1, -1, 1), confidence=CONFIDENCE)
     ours, theirs = (_value(pooled({p: s[i : i + 2] for p, s in sums.items()})) for i in (0, 2))
     verdict, detail = judge(change, tolerance)
     found = [Figure(name, "acceptance length", ours, theirs, verdict, change, detail)]

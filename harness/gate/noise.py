@@ -14,9 +14,8 @@ import numpy as np
 
 from harness.errors import UserError
 from harness.gate.result import Result
-from harness.gate.speeds import by_prompt, ratios
+from harness.gate.speeds import Key, Repetitions, by_prompt, change_of, ratios
 from harness.gate.verdict import Verdict, judge
-from harness.stats import speedup_change
 
 
 @dataclass(frozen=True)
@@ -89,8 +88,7 @@ def rates(
     for _ in range(comparisons):
         baseline, candidate = np.exp(simulate(noise, prompts, repetitions, rng))
         candidate = candidate * (1 - loss)
-        change = speedup_change(_as_turns(candidate), _as_turns(baseline))
-        counts[judge(change, tolerance)[0]] += 1
+        counts[judge(change_of(_as_answers(candidate), _as_answers(baseline)), tolerance)[0]] += 1
     return {str(verdict): count / comparisons for verdict, count in counts.items()}
 
 
@@ -119,5 +117,5 @@ def required_repetitions(rows: Sequence[dict]) -> int | None:
     return kept[-1]["repetitions"] if kept else None
 
 
-def _as_turns(values: np.ndarray) -> dict[str, list[np.ndarray]]:
-    return {f"{prompt:05}": [repetitions] for prompt, repetitions in enumerate(values)}
+def _as_answers(values: np.ndarray) -> dict[Key, Repetitions]:
+    return {(f"{prompt:05}", 0): dict(enumerate(repetitions)) for prompt, repetitions in enumerate(values.tolist())}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from harness.gate.compare import Comparison
-from harness.gate.verdict import Figure, Verdict
+from harness.gate.verdict import CONFIDENCE, Figure, Verdict
 from harness.stats import Estimate
 
-COLUMNS = ("strategy", "figure", "candidate", "baseline", "change [95 %]", "verdict")
+COLUMNS = ("strategy", "figure", "candidate", "baseline", f"change [{100 * CONFIDENCE:g} %]", "verdict")
 _COMMANDS = {Verdict.REGRESSED: "error", Verdict.INCONCLUSIVE: "warning", Verdict.PASS: "notice"}
 
 

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from harness.errors import UserError
 from harness.gate.comparable import Pair
 from harness.gate.result import About, Answer
-from harness.gate.verdict import Figure, judge
-from harness.stats import Estimate, Turns, pooled, speedup, speedup_change
+from harness.gate.verdict import CONFIDENCE, Figure, judge
+from harness.stats import Estimate, Turns, passes_error, pooled, speedup, speedup_change
 
 Key = tuple[str, int]
+Repetitions = Mapping[int, float]
 
 
 def speedups(name: str, pairs: Sequence[Pair], arm: Sequence[Pair], tolerance: float) -> list[Figure]:
     """Speedup, geometric mean over prompts (judged); and the ratio of totals, which long answers dominate."""
-    ours, theirs = (ratios(side, other) for side, other in zip(zip(*pairs), zip(*arm)))
-    ours, theirs = _shared(ours, theirs)
-    change = speedup_change(*map(by_prompt, (ours, theirs)))
+    ours, theirs = _shared(*(ratios(side, other) for side, other in zip(zip(*pairs), zip(*arm))))
+    change = change_of(ours, theirs)
     verdict, detail = judge(change, tolerance)
     values = [_value(speedup(by_prompt(side))) for side in (ours, theirs)]
     totals = [_totals(side, other) for side, other in zip(zip(*pairs), zip(*arm))]
     both = {prompt: [*totals[0][prompt], *totals[1][prompt]] for prompt in totals[0].keys() & totals[1].keys()}
     total_values = [_value(pooled({p: sums[i : i + 4] for p, sums in both.items()}, (1, -1, -1, 1))) for i in (0, 4)]
-    total_change = pooled(both, (1, -1, -1, 1, -1, 1, 1, -1))
+    total_change = pooled(both, (1, -1, -1, 1, -1, 1, 1, -1), confidence=CONFIDENCE)
     return [
         Figure(name, "speedup", *values, verdict, change, detail),
         Figure(name, "speedup, ratio of totals", *total_values, None, total_change),
@@ -32,11 +33,26 @@ def speedups(name: str, pairs: Sequence[Pair], arm: Sequence[Pair], tolerance: f
 
 def absolute(name: str, pairs: Sequence[Pair], tolerance: float) -> Figure:
     """Decode speed, geometric mean over prompts [token/s]. Drift between two runs is not separated from a change."""
-    ours, theirs = ({(a.prompt, a.turn): _speeds(a) for a in side if _speeds(a)} for side in zip(*pairs))
-    ours, theirs = _shared(ours, theirs)
-    change = speedup_change(*map(by_prompt, (ours, theirs)))
+    ours, theirs = _shared(*({(a.prompt, a.turn): _speeds(a) for a in side if _speeds(a)} for side in zip(*pairs)))
+    change = change_of(ours, theirs)
     verdict, detail = judge(change, tolerance)
     return Figure(name, "decode speed", *(_value(speedup(by_prompt(s))) for s in (ours, theirs)), verdict, change, detail)
+
+
+def change_of(candidate: Mapping[Key, Repetitions], baseline: Mapping[Key, Repetitions]) -> Estimate | None:
+    """Candidate / baseline, paired by prompt. Its interval spans two: one from how prompts vary, one from how passes do.
+
+    Both must lie on one side of the tolerance before anything is decided.
+    """
+    change = speedup_change(by_prompt(candidate), by_prompt(baseline), confidence=CONFIDENCE)
+    if change is None or change.low is None:
+        return change
+    logs = [{key: {r: math.log(v) for r, v in of.items()} for key, of in run.items()} for run in (candidate, baseline)]
+    half = passes_error(logs, CONFIDENCE)
+    if half is None:
+        return Estimate(change.value)
+    low, high = change.value * math.exp(-half), change.value * math.exp(half)
+    return Estimate(change.value, min(low, change.low), max(high, change.high))
 
 
 def require_one_machine(candidate: About, baseline: About) -> None:
@@ -46,31 +62,31 @@ def require_one_machine(candidate: About, baseline: About) -> None:
             raise UserError(f"--absolute: {name} is {ours} in the candidate, {theirs} in the baseline; leave it out")
 
 
-def ratios(answers: Sequence[Answer], arm: Sequence[Answer]) -> dict[Key, list[float]]:
-    """Decode speed / the baseline arm's of the same prompt, turn and repetition."""
+def ratios(answers: Sequence[Answer], arm: Sequence[Answer]) -> dict[Key, Repetitions]:
+    """Decode speed / the baseline arm's of the same prompt, turn and repetition, by prompt and turn, then repetition."""
     others = {(a.prompt, a.turn): a for a in arm}
     found = {}
     for answer in answers:
         key = answer.prompt, answer.turn
         pairs = zip(answer.outcomes, others[key].outcomes) if key in others else ()
-        values = [
-            a.decode_tokens_per_s / b.decode_tokens_per_s
-            for a, b in pairs
+        values = {
+            repetition: a.decode_tokens_per_s / b.decode_tokens_per_s
+            for repetition, (a, b) in enumerate(pairs)
             if a and b and a.decode_tokens_per_s and b.decode_tokens_per_s
-        ]
+        }
         if values:
             found[key] = values
     return found
 
 
-def by_prompt(values: Mapping[Key, Sequence[float]]) -> dict[str, Turns]:
+def by_prompt(values: Mapping[Key, Repetitions]) -> dict[str, Turns]:
     found: dict[str, list] = {}
     for key in sorted(values):
-        found.setdefault(key[0], []).append(values[key])
+        found.setdefault(key[0], []).append(list(values[key].values()))
     return found
 
 
-def _shared(ours: Mapping[Key, Sequence], theirs: Mapping[Key, Sequence]) -> tuple[dict, dict]:
+def _shared(ours: Mapping[Key, Repetitions], theirs: Mapping[Key, Repetitions]) -> tuple[dict, dict]:
     keys = ours.keys() & theirs.keys()
     return {k: ours[k] for k in keys}, {k: theirs[k] for k in keys}
 
@@ -94,8 +110,8 @@ def _tokens_and_seconds(answer: Answer) -> tuple[float, float]:
     return sum(tokens) / len(timed), sum(seconds) / len(timed)
 
 
-def _speeds(answer: Answer) -> list[float]:
-    return [o.decode_tokens_per_s for o in answer.measured if o.decode_tokens_per_s]
+def _speeds(answer: Answer) -> Repetitions:
+    return {r: o.decode_tokens_per_s for r, o in enumerate(answer.outcomes) if o and o.decode_tokens_per_s}
 
 
 def _value(estimate: Estimate | None) -> float | None:

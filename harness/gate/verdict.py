@@ -13,6 +13,10 @@ from typing import Any
 
 from harness.stats import Estimate
 
+# An interval of 98 % ends below the truth in 1 % of cases: equal code is called regressed no more often than that, however
+# noisy the machine.
+CONFIDENCE = 0.98
+
 
 class Verdict(StrEnum):
     PASS = "pass"
@@ -50,12 +54,12 @@ def judge(change: Estimate | None, tolerance: float) -> tuple[Verdict, str]:
     if change is None:
         return Verdict.INCONCLUSIVE, "no answer has this figure in both runs"
     if change.low is None:
-        return Verdict.INCONCLUSIVE, "one prompt carries no interval: measure more prompts"
+        return Verdict.INCONCLUSIVE, "one prompt, or one repetition in both runs, carries no interval: measure more"
     bound = 1 - tolerance
     if change.low > bound:
         return Verdict.PASS, ""
     if change.high < bound:
-        return Verdict.REGRESSED, f"a loss of more than {100 * tolerance:g} % is certain at 95 %"
+        return Verdict.REGRESSED, f"a loss of more than {100 * tolerance:g} % is certain at {100 * CONFIDENCE:g} %"
     return Verdict.INCONCLUSIVE, _what_would_decide(change, bound)
 
 
