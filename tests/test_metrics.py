@@ -1,37 +1,96 @@
-"""Each figure against a request small enough to count by hand."""
+"""Each figure against the example that docs/metrics.md works out by hand, and against what must hold for any request."""
+
+import json
+import re
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness import metrics
 from harness.records import Decoded, Round
 
-# Prefill gives the token at 0.5 s. Three rounds deliver 3, 1 and 2 tokens; the last accepted 3 and was trimmed.
-REQUEST = Decoded(
-    tokens=(5, 6, 7, 8, 9, 10, 11),
-    finish_reason="length",
-    ttft_s=0.5,
-    end_s=2.0,
-    rounds=(
-        Round(proposed=4, depth=3, width=2, accepted=2, emitted=3, at_s=1.0, draft_s=0.1, verify_s=0.2),
-        Round(proposed=4, depth=2, width=3, accepted=0, emitted=1, at_s=1.2, draft_s=0.1, verify_s=0.1),
-        Round(proposed=4, depth=4, width=1, accepted=3, emitted=2, at_s=2.0, draft_s=0.1, verify_s=0.6),
-    ),
-)
+PAGE = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text()
+REQUEST = Decoded.from_json(json.loads(re.search(r"```json\n(.*?)```", PAGE, re.DOTALL)[1]))
+ROWS = re.findall(r"^\| `([\w.]+)` \|.*\| ([^|]+) \| [^|]+ \|$", PAGE, re.MULTILINE)
+OF_ONE = {"ttft_s", "decode_s", "tpot_s", "decode_tokens_per_s", "end_to_end_tokens_per_s", "chunks_s",
+          "acceptance_committed", "acceptance_verified"}  # fmt: skip
 ONE_TOKEN = Decoded((0,), "stop", 0.5, 0.5)
 
 
-def test_times_and_speeds():
-    assert metrics.ttft_s(REQUEST) == 0.5
-    assert metrics.decode_s(REQUEST) == 1.5
-    assert metrics.tpot_s(REQUEST) == 0.25
-    assert metrics.decode_tokens_per_s(REQUEST) == 4.0
-    assert metrics.end_to_end_tokens_per_s(REQUEST) == 3.5
-    assert metrics.chunks_s(REQUEST) == pytest.approx([0.5, 0.2, 0.8])
+def figure(name: str):
+    function, _, key = name.partition(".")
+    if function == "repeated_4grams":
+        return metrics.repeated_4grams(REQUEST.tokens)
+    if function == "bandwidth_use":
+        return metrics.bandwidth_use([(20, REQUEST)], 1000, 10, 4000)
+    found = getattr(metrics, function)(REQUEST if function in OF_ONE else [REQUEST])
+    return found[key] if key else found
 
 
-def test_acceptance_both_ways():
-    assert metrics.acceptance_committed(REQUEST) == 2.0
-    assert metrics.acceptance_verified(REQUEST) == pytest.approx(1 + 5 / 3)
+@pytest.mark.parametrize("name, value", ROWS)
+def test_the_worked_example_of_the_documentation(name, value):
+    assert figure(name) == pytest.approx(json.loads(value), rel=1e-8)
+
+
+def test_the_documentation_has_every_figure():
+    documented = {name.partition(".")[0] for name, _ in ROWS}
+    functions = {name for name, found in vars(metrics).items() if getattr(found, "__module__", "") == metrics.__name__}
+    assert functions - documented == {"percentiles", "mean", "identical_share", "loops"} and len(ROWS) == 28
+
+
+@st.composite
+def requests(draw) -> Decoded:
+    """Any request that an engine can give: trees, trims at the limit, delivery in time order."""
+    seconds = st.floats(1e-4, 1, allow_nan=False)
+    now = ttft = draw(seconds)
+    rounds = []
+    for _ in range(draw(st.integers(0, 12))):
+        depth = draw(st.integers(0, 8))
+        width = draw(st.integers(1, 4)) if depth else 0
+        proposed = draw(st.integers(depth, depth * width))
+        accepted = draw(st.integers(0, depth))
+        phases = [draw(seconds) for _ in range(4)]
+        now += sum(phases) + draw(seconds)
+        rounds.append(Round(proposed, depth, width, accepted, accepted + 1, now, *phases))
+    if rounds:
+        last = rounds.pop()
+        emitted = draw(st.integers(1, last.emitted))
+        rounds.append(Round(**{**vars(last), "emitted": emitted}))
+    count = 1 + sum(r.emitted for r in rounds)
+    tokens = draw(st.lists(st.integers(0, 5), min_size=count, max_size=count))
+    return Decoded(tuple(tokens), "length", ttft, now, tuple(rounds))
+
+
+@given(requests())
+def test_figures_of_any_request_agree_with_each_other(request):
+    if not request.rounds:
+        assert metrics.tpot_s(request) is metrics.acceptance_committed(request) is None
+        return
+    assert sum(metrics.chunks_s(request)) == pytest.approx(metrics.decode_s(request))
+    assert metrics.tpot_s(request) * metrics.decode_tokens_per_s(request) == pytest.approx(1)
+    assert 1 <= metrics.acceptance_committed(request) <= metrics.acceptance_verified(request) + 1e-9
+    assert 0 <= metrics.repeated_4grams(request.tokens) < 1
+    mean = metrics.mean_round([request])
+    assert mean["host_s"] > 0
+    assert mean["chunk_s"] == pytest.approx(mean["host_s"] + sum(mean[name] for name in metrics.PHASES))
+
+
+@given(st.lists(requests(), min_size=1, max_size=5))
+def test_pooled_figures_agree_with_each_other(several):
+    rounds = sum(len(d.rounds) for d in several)
+    assert sum(metrics.accepted_histogram(several)) == rounds
+    if not rounds:
+        assert metrics.pooled_acceptance_verified(several) is None
+        return
+    to_depth = metrics.acceptance_to_depth(several)
+    assert sum(to_depth) + 1 == pytest.approx(metrics.pooled_acceptance_verified(several))
+    assert to_depth == sorted(to_depth, reverse=True)
+    assert all(0 <= share <= 1 for share in metrics.acceptance_by_depth(several))
+    each = [metrics.acceptance_committed(d) for d in several if d.rounds]
+    assert min(each) - 1e-9 <= metrics.pooled_acceptance_committed(several) <= max(each) + 1e-9
+    assert metrics.mean_round(several * 2) == pytest.approx(metrics.mean_round(several))
 
 
 def test_an_end_token_from_prefill_has_no_speed_and_no_acceptance():
@@ -51,18 +110,26 @@ def test_pooling_weighs_tokens_and_leaves_out_what_has_no_rounds():
     assert metrics.mean([2.0, None, 4.0]) == 3.0 and metrics.mean([None]) is None
 
 
-def test_histogram_and_depths():
-    assert metrics.accepted_histogram([REQUEST]) == [1, 0, 1, 1]
-    # Depth 1: 2 of 3 rounds. Depth 2: both of those. Depth 3: one of the two, each 3 deep. Depth 4: the one that got there.
-    assert metrics.acceptance_by_depth([REQUEST]) == pytest.approx([2 / 3, 1, 1 / 2, 0])
-    assert metrics.accepted_histogram([]) == metrics.acceptance_by_depth([]) == []
+def test_nothing_has_no_histogram_and_no_depths():
+    assert metrics.accepted_histogram([]) == metrics.acceptance_by_depth([]) == metrics.acceptance_to_depth([]) == []
 
 
-def test_mean_round_accounts_for_the_time_between_deliveries():
-    mean = metrics.mean_round([REQUEST])
-    assert mean["proposed"] == 4 and mean["depth"] == 3 and mean["width"] == 2
-    assert mean["chunk_s"] == pytest.approx(0.5)
-    assert mean["host_s"] == pytest.approx(0.5 - 0.1 - 0.3)
+def test_phases_that_were_not_timed_are_missing_and_not_zero():
+    untimed = Decoded((1, 2), "length", 1.0, 2.5, (Round(0, 0, 0, 0, 1, 2.5),))
+    mean = metrics.mean_round([REQUEST, untimed])
+    assert mean["draft_s"] is mean["host_s"] is None and mean["chunk_s"] > 0
+
+
+def test_acceptance_with_and_without_loops():
+    looping = Decoded((7,) * 11, "length", 0.1, 1.1, tuple(Round(4, 4, 1, 4, 5, 0.6 + i / 2) for i in range(2)))
+    assert metrics.loops(looping.tokens) and not metrics.loops(REQUEST.tokens)
+    found = metrics.acceptance_by_looping([looping, REQUEST])
+    assert found == {"share": 0.5, "acceptance_length_looping": 5, "acceptance_length_others": 2}
+    assert metrics.acceptance_by_looping([])["share"] is None
+
+
+def test_bandwidth_use_needs_rounds():
+    assert metrics.bandwidth_use([(5, ONE_TOKEN)], 1000, 10, 4000) is None
 
 
 def test_repeated_4grams():

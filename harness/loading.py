@@ -1,0 +1,97 @@
+"""A run's folder as pandas DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from omegaconf import OmegaConf
+
+from harness import lines, metrics
+from harness.errors import UserError
+from harness.records import Round
+from harness.resume import read_config
+from harness.store import CONTROL, SAMPLES, Cell, Key, Store
+
+_KEY = list(Key._fields)
+_FIGURES = (
+    metrics.ttft_s, metrics.decode_s, metrics.tpot_s, metrics.decode_tokens_per_s, metrics.end_to_end_tokens_per_s,
+    metrics.acceptance_committed, metrics.acceptance_verified,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """``cells`` and ``control`` have a row for each cell, ``rounds`` for each round of ``cells``, ``samples`` for each second.
+
+    The columns ``prompt turn strategy repetition`` say which cell a row belongs to. A figure that a cell cannot give is
+    missing (NaN). ``summary`` is ``None`` for a run that has not ended.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    summary: dict[str, Any] | None
+    cells: pd.DataFrame
+    rounds: pd.DataFrame
+    control: pd.DataFrame
+    samples: pd.DataFrame
+
+
+def load(folder: str | Path) -> Run:
+    """Read what a run left, whole or not; a half-written last line is passed over. Damage is a ``UserError``."""
+    folder = Path(folder)
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"{folder}: is no run's folder: it holds no config.yaml")
+    store = Store(folder)
+    environment = store.read_json("environment.json")
+    if environment is None:
+        raise UserError(f"{folder}: is no run's folder, or its run was killed before it began: environment.json is missing")
+    cells = list(store.cells())
+    return Run(
+        folder=folder,
+        config=OmegaConf.to_container(read_config(folder / "config.yaml")),
+        environment=environment,
+        summary=store.read_json("summary.json"),
+        cells=cells_frame(cells),
+        rounds=rounds_frame(cells),
+        control=cells_frame(list(store.cells(CONTROL))),
+        samples=pd.DataFrame(lines.read(folder / SAMPLES)),
+    )
+
+
+def cells_frame(cells: list[Cell]) -> pd.DataFrame:
+    """One row a cell: what is stored of it, and every figure of a request."""
+    names = [f.name for f in fields(Cell) if f.name not in ("key", "decoded", "failure")]
+    figures = [figure.__name__ for figure in _FIGURES]
+    columns = [*_KEY, *names, "failure", "failure_message", "output_tokens", "finish_reason", "rounds", *figures]
+    return pd.DataFrame(map(_cell_row, cells), columns=[*columns, "repeated_4grams", "loops", "tokens"])
+
+
+def _cell_row(cell: Cell) -> dict[str, Any]:
+    row = {**cell.key._asdict(), **{f.name: getattr(cell, f.name) for f in fields(Cell)}}
+    decoded, failure = row.pop("decoded"), row.pop("failure")
+    if failure:
+        row |= {"failure": failure.kind, "failure_message": failure.message}
+    if decoded:
+        row |= {"output_tokens": len(decoded.tokens), "finish_reason": decoded.finish_reason, "tokens": decoded.tokens}
+        row |= {"rounds": len(decoded.rounds), **{figure.__name__: figure(decoded) for figure in _FIGURES}}
+        row |= {"repeated_4grams": metrics.repeated_4grams(decoded.tokens), "loops": metrics.loops(decoded.tokens)}
+    return row
+
+
+def rounds_frame(cells: list[Cell]) -> pd.DataFrame:
+    """One row a round: its record, ``chunk_s``, the time since the delivery before it, and ``host_s``, the host gap."""
+    columns = [*_KEY, "round", *(f.name for f in fields(Round)), "chunk_s"]
+    rows = (row for cell in cells if cell.decoded for row in _round_rows(cell))
+    frame = pd.DataFrame(rows, columns=columns).astype({name: float for name in columns if name.endswith("_s")})
+    return frame.assign(host_s=frame["chunk_s"] - frame[list(metrics.PHASES)].sum(axis=1, skipna=False))
+
+
+def _round_rows(cell: Cell) -> Iterator[dict[str, Any]]:
+    chunks = metrics.chunks_s(cell.decoded)
+    for number, (this, chunk) in enumerate(zip(cell.decoded.rounds, chunks, strict=True)):
+        yield {**cell.key._asdict(), "round": number, **asdict(this), "chunk_s": chunk}
