@@ -121,7 +121,7 @@ def test_github_gets_annotations_and_a_summary(make_run, capsys, monkeypatch, tm
 
 
 def test_the_three_verdicts_are_error_warning_and_notice():
-    one = compare(result([2.0]), result([2.0]))
+    one = compare(result([2.0]), result([2.1]))
     assert "::warning title=ddtree%3A speedup inconclusive::" in annotations(one)
     assert annotations(compare(result(), result())) == "::notice title=speculative decoding gate::gate: pass; tolerance 5 %25"
     assert markdown(one).count("| ddtree |") == 7

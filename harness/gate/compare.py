@@ -79,6 +79,8 @@ def _acceptance(
         columns = [*_tokens_and_rounds(candidate), *_tokens_and_rounds(baseline)]
         sums[candidate.prompt] = [a + b for a, b in zip(sums.get(candidate.prompt, [0] * 4), columns)]
     change = pooled(sums, (1, -1, -1, 1), confidence=CONFIDENCE)
+    if all(candidate.outcomes == baseline.outcomes for candidate, baseline in pairs):
+        change = change and Estimate(1.0, 1.0, 1.0)
     ours, theirs = (_value(pooled({p: s[i : i + 2] for p, s in sums.items()})) for i in (0, 2))
     verdict, detail = judge(change, tolerance)
     found = [Figure(name, "acceptance length", ours, theirs, verdict, change, detail)]

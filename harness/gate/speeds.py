@@ -42,9 +42,12 @@ def absolute(name: str, pairs: Sequence[Pair], tolerance: float) -> Figure:
 def change_of(candidate: Mapping[Key, Repetitions], baseline: Mapping[Key, Repetitions]) -> Estimate | None:
     """Candidate / baseline, paired by prompt. Its interval spans two: one from how prompts vary, one from how passes do.
 
-    Both must lie on one side of the tolerance before anything is decided.
+    Both must lie on one side of the tolerance before anything is decided. The same measurements twice are no change at
+    all, and not two runs that happen to agree.
     """
     change = speedup_change(by_prompt(candidate), by_prompt(baseline), confidence=CONFIDENCE)
+    if change is not None and candidate == baseline:
+        return Estimate(1.0, 1.0, 1.0)
     if change is None or change.low is None:
         return change
     logs = [{key: {r: math.log(v) for r, v in of.items()} for key, of in run.items()} for run in (candidate, baseline)]

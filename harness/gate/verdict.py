@@ -6,6 +6,7 @@ pass when the whole interval lies above the bound, regressed when the whole inte
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -76,8 +77,9 @@ def overall(verdicts: Iterable[Verdict | None]) -> Verdict:
 
 def _what_would_decide(change: Estimate, bound: float) -> str:
     """An interval shrinks with the square root of the measurements behind it."""
-    reach = change.value - change.low if change.value > bound else change.high - change.value
-    gap = abs(change.value - bound)
-    if gap * 10 <= reach:
+    above = change.value > bound
+    reach = math.log(change.value / change.low if above else change.high / change.value)
+    gap = abs(math.log(change.value / bound))
+    if gap < 0.1 * -math.log(bound):
         return "the loss is about the tolerance: more repetitions would hardly decide"
-    return f"about {max(2, -(-((reach / gap) ** 2) // 1)):.0f} times as many repetitions would decide"
+    return f"about {max(2, math.ceil((reach / gap) ** 2))} times as many repetitions would decide"
