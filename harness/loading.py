@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from harness import lines, metrics
 from harness.errors import UserError
 from harness.records import Round
-from harness.resume import read_config
+from harness.resume import check_config, read_config
 from harness.store import CONTROL, SAMPLES, Cell, Key, Store
 
 _KEY = list(Key._fields)
@@ -50,6 +50,7 @@ def load(folder: str | Path) -> Run:
     environment = store.read_json("environment.json")
     if environment is None:
         raise UserError(f"{folder}: is no run's folder, or its run was killed before it began: environment.json is missing")
+    check_config(folder, environment)
     cells = list(store.cells())
     return Run(
         folder=folder,

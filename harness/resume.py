@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,16 @@ def read_config(path: Path) -> DictConfig:
     return config
 
 
+def check_config(folder: Path, environment: Mapping[str, Any]) -> None:
+    """Raise ``UserError`` unless config.yaml is the file that ``environment`` was written with."""
+    if environment["config_sha256"] != _config_sha256(folder):
+        raise UserError(f"{folder / 'config.yaml'}: is not the one that the run began with; put it back, or run anew")
+
+
+def _config_sha256(folder: Path) -> str:
+    return hashlib.sha256((folder / "config.yaml").read_bytes()).hexdigest()
+
+
 def finished_cells(store: Store, schedule: Schedule) -> dict[Key, Cell]:
     """What need not be measured again. Raises ``UserError`` for cells that the schedule does not have."""
     found = {cell.key: cell for cell in store.cells()}
@@ -60,17 +71,18 @@ def finished_cells(store: Store, schedule: Schedule) -> dict[Key, Cell]:
 def record(store: Store, environment: dict[str, Any]) -> tuple[int, list[str]]:
     """Write ``environment`` beside those of earlier sessions: this session's number, and what differs from the first.
 
-    Raises ``UserError`` when what is measured has changed: model, drafters, suite, dtype or device.
+    Raises ``UserError`` when what is measured has changed: model, drafters, suite, dtype, device or configuration.
     """
     first = store.read_json("environment.json")
     if first is None:
-        store.write_json("environment.json", environment)
+        store.write_json("environment.json", {**environment, "config_sha256": _config_sha256(store.folder)})
         return 0, []
     for group, names in (("engine", _SAME_ENGINE), ("suite", _SAME_SUITE)):
         for name in names:
             was, now = first[group].get(name), environment[group].get(name)
             if was != now:
                 raise UserError(f"resume={store.folder}: {group}.{name} was {was} and is now {now}; put it back, or run anew")
+    check_config(store.folder, first)
     session = 1 + sum(1 for _ in store.folder.glob("environment-*.json"))
     store.write_json(f"environment-{session}.json", environment)
     return session, list(_differences(first, environment))

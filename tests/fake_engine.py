@@ -18,6 +18,7 @@ class FakeEngine:
     """
 
     end_tokens = (END,)
+    interrupted_call: int | None = None
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class FakeEngine:
         self.calls += 1
         time.sleep(self.seconds)
         self.seen.append((strategy, request))
-        if self.calls == self.interrupt_at:
+        if self.calls in (self.interrupt_at, self.interrupted_call):
             raise KeyboardInterrupt
         if strategy == self.broken:
             raise RuntimeError("a fault\nover two lines")
