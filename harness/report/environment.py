@@ -1,0 +1,94 @@
+"""Where and with what a run was made, and how to make it again."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pandas as pd
+
+from harness.report.subject import Reported, Subject
+
+PACKAGES = ("torch", "vllm", "sglang", "triton", "transformers", "tokenizers", "safetensors", "gguf", "numpy", "hydra-core")
+
+
+def environment(subject: Subject) -> pd.DataFrame:
+    """A row for each fact, a column for each run."""
+    columns = {f"run {run.letter}" if subject.several else "value": _facts(run) for run in subject.runs}
+    names = list(dict.fromkeys(name for facts in columns.values() for name in facts))
+    return pd.DataFrame({"": names, **{title: [facts.get(n, "–") for n in names] for title, facts in columns.items()}})
+
+
+def _facts(run: Reported) -> dict[str, str]:
+    found, cpu = run.environment, run.environment.get("cpu") or {}
+    git, torch = found.get("git") or {}, found.get("torch") or {}
+    engine, suite = found.get("engine") or {}, found.get("suite") or {}
+    cores = f"{cpu.get('usable_cores')} usable of {cpu.get('logical_cores')}, {cpu.get('physical_cores')} physical"
+    facts = {
+        "started": found.get("at"),
+        "harness": f"commit {git['commit'][:12]}{', with changes not committed' if git['dirty'] else ''}" if git else "no git repository",
+        "CPU": cpu.get("model"),
+        "cores": cores,
+        "clock governor": cpu.get("governor") or "not told (a virtual machine's is its host's affair)",
+        "load at the start (1, 5, 15 min)": ", ".join(f"{load:.2f}" for load in cpu.get("load_average") or []),
+        "memory": f"{found['memory_bytes'] / 2**30:.1f} GiB" if found.get("memory_bytes") else None,
+        "GPU": "; ".join(_gpu(gpu) for gpu in found.get("gpus") or []) or "none",
+        "system": found.get("platform"),
+        "Python": found.get("python"),
+        "PyTorch": f"{torch.get('version')}, CUDA {torch.get('cuda') or 'none'}" if torch else "not loaded",
+        **{f"engine: {_words(name)}": text(value) for name, value in engine.items()},
+        **{f"suite: {_words(name)}": text(value) for name, value in suite.items()},
+        "seeds": text(found.get("seeds") or {}),
+        "packages": ", ".join(f"{n} {found['packages'][n]}" for n in PACKAGES if n in found.get("packages") or {}),
+        "environment variables": text({n: _no_folder(v) for n, v in (found.get("variables") or {}).items()}),
+    }
+    return {name: str(value) for name, value in facts.items() if value not in (None, "")}
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _gpu(gpu: dict[str, Any]) -> str:
+    rest = {name: value for name, value in gpu.items() if name not in ("name", "uuid", "index") and value is not None}
+    return f"{gpu.get('name', 'GPU')} ({text(rest)})" if rest else str(gpu.get("name", "GPU"))
+
+
+def _no_folder(value: str) -> str:
+    return "(a folder)" if os.path.isabs(value) else value
+
+
+def text(value: Any) -> str:
+    """Nested settings in one line for people."""
+    if isinstance(value, dict):
+        return ", ".join(f"{_words(str(name))} {text(v)}" for name, v in value.items()) or "none"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(text, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    return f"{value:,}" if isinstance(value, int) and abs(value) >= 10_000 else str(value)
+
+
+def commands(subject: Subject) -> str:
+    """What to type to repeat every run of the report: the code's commit, its packages, the command."""
+    lines: list[str] = []
+    for run in subject.runs:
+        git = run.environment.get("git") or {}
+        if subject.several:
+            lines.append(f"# run {run.letter}")
+        if git:
+            lines.append(f"git checkout {git['commit']}")
+            if git["dirty"]:
+                lines.append("# the tree had changes that were not committed: this commit is not quite what was measured")
+        lines.append("python -m pip install -c constraints.txt -e .")
+        lines += [run.environment.get("command", "# the command was not recorded"), ""]
+    return "\n".join(lines).strip()
+
+
+def report_command(subject: Subject) -> str:
+    """What makes this report from the runs' folders."""
+    return " ".join(["python -m harness.report", *(run.folder.name for run in subject.runs)])

@@ -1,0 +1,171 @@
+"""What a report is about: runs, read once, with their figures and the names and colours that stay the same throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from harness.errors import UserError
+from harness.losslessness import Setting, losslessness
+from harness.resume import read_config
+from harness.store import CONTROL, Cell, Store
+from harness.summary import summarise
+
+# Okabe and Ito's colours, told apart by most colour-blind readers; grey is the baseline's.
+GREY = "#5b6470"
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@dataclass(frozen=True)
+class Reported:
+    """One run. ``figures`` are its strategies' as in ``summary.json``, computed from the cells that are there.
+
+    ``lossless`` is the losslessness report as in ``summary.json``, ``None`` for a run without a baseline. ``ended`` says
+    whether the run wrote its summary.
+    """
+
+    letter: str
+    folder: Path
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    cells: tuple[Cell, ...]
+    figures: dict[str, dict[str, Any]]
+    lossless: dict[str, Any] | None
+    ended: bool
+    interrupted: bool
+
+    @property
+    def baseline(self) -> str | None:
+        return self.config["measure"]["baseline"]
+
+    @property
+    def title(self) -> str:
+        names = [self.config[group]["name"] for group in ("model", "engine", "suite")]
+        return "{} on {}, suite {}".format(*names)
+
+    @property
+    def greedy(self) -> bool:
+        return self.config["sampling"]["temperature"] == 0
+
+    def budget(self, strategy: str) -> int | None:
+        """The node budget that a strategy was configured with, ``None`` for one that has none."""
+        budget = self.arms[strategy].get("budget")
+        return budget if isinstance(budget, int) else None
+
+    @property
+    def arms(self) -> dict[str, dict[str, Any]]:
+        return _arms(self.config)
+
+    def requests(self, strategy: str) -> list:
+        return [cell.decoded for cell in self.cells if cell.key.strategy == strategy and cell.decoded]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The runs of a report, in the order in which they were given."""
+
+    runs: tuple[Reported, ...]
+
+    @property
+    def several(self) -> bool:
+        return len(self.runs) > 1
+
+    @property
+    def strategies(self) -> list[str]:
+        """Every strategy of any run, in order of appearance."""
+        return list(dict.fromkeys(name for run in self.runs for name in run.figures))
+
+    def colour(self, strategy: str) -> str:
+        """The same in every figure of the report: a strategy never changes its colour."""
+        baselines = {run.baseline for run in self.runs}
+        if strategy in baselines:
+            return GREY
+        others = [name for name in self.strategies if name not in baselines]
+        return COLOURS[others.index(strategy) % len(COLOURS)]
+
+    def name(self, run: Reported, strategy: str) -> str:
+        """What a row or a line is called: the strategy, and its run's letter where there are several."""
+        return f"{run.letter} · {strategy}" if self.several else strategy
+
+
+def read(folders: Sequence[str]) -> Subject:
+    """The runs in ``folders``. Raises ``UserError``, one line, for a folder that is damaged or holds no measured cell."""
+    if not folders:
+        raise UserError("no run given; say python -m harness.report RUN, with a run's folder for RUN")
+    found = tuple(_read(Path(folder), _letter(number)) for number, folder in enumerate(folders))
+    repeated = {str(run.folder) for run in found if sum(run.folder.resolve() == r.folder.resolve() for r in found) > 1}
+    if repeated:
+        raise UserError(f"{min(repeated)}: is given twice; name each run once")
+    return Subject(found)
+
+
+def _letter(number: int) -> str:
+    return LETTERS[number % 26] * (number // 26 + 1)
+
+
+def _read(folder: Path, letter: str) -> Reported:
+    if not folder.is_dir():
+        raise UserError(f"{folder}: is no folder; give a run's folder, such as results/runs/20260131-120000-...")
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"{folder}: is no run's folder: it holds no config.yaml")
+    store = Store(folder)
+    config = read_config(folder / "config.yaml")
+    environment = store.read_json("environment.json")
+    if environment is None:
+        raise UserError(f"{folder}: holds no environment.json, so its run was killed before it measured anything")
+    cells = tuple(store.cells())
+    if not any(cell.decoded for cell in cells):
+        reasons = {f"{cell.failure.kind}: {cell.failure.message}" for cell in cells if cell.failure}
+        why = f"all {len(cells)} failed, the first with {min(reasons)}" if reasons else "there are no cells"
+        raise UserError(f"{folder}: nothing was measured ({why}); finish it with resume={folder}, or run anew")
+    plain = _plain(config, folder)
+    try:
+        return _reported(letter, store, plain, environment, cells)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:  # an older version's folder, or an edited one
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{folder}: is not what this version writes ({reason}); measure again") from error
+
+
+def _plain(config: DictConfig, folder: Path) -> dict[str, Any]:
+    try:
+        return OmegaConf.to_container(config, resolve=True)
+    except Exception as error:
+        raise UserError(f"{folder / 'config.yaml'}: is damaged ({' '.join(str(error).split())[:120]})") from error
+
+
+def _arms(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Every strategy that was asked for, the one of interest last, as ``harness.schemas.read`` orders them."""
+    interest = config["strategy"]
+    return {**{n: arm for n, arm in config["arms"].items() if n != interest["name"]}, interest["name"]: interest}
+
+
+def _reported(letter: str, store: Store, config: dict, environment: dict, cells: tuple[Cell, ...]) -> Reported:
+    arms, measure = list(_arms(config)), config["measure"]
+    summary = store.read_json("summary.json")
+    return Reported(
+        letter=letter,
+        folder=store.folder,
+        config=config,
+        environment=environment,
+        cells=cells,
+        figures=summarise(cells, arms, measure["baseline"], measure["seed"], environment["engine"]),
+        lossless=(summary or {}).get("losslessness") or _lossless(store, config, environment, cells),
+        ended=summary is not None,
+        interrupted=bool((summary or {}).get("interrupted")),
+    )
+
+
+def _lossless(store: Store, config: dict, environment: dict, cells: tuple[Cell, ...]) -> dict[str, Any] | None:
+    """For a run that was killed before its end: everything but the margins, which need the model."""
+    baseline = config["measure"]["baseline"]
+    if baseline is None:
+        return None
+    dtype = str(environment["engine"].get("dtype", "unknown dtype")).removeprefix("torch.")
+    greedy = config["sampling"]["temperature"] == 0
+    setting = Setting(baseline, list(_arms(config)), dtype, greedy, config["measure"]["repetitions"])
+    return losslessness(cells, list(store.cells(CONTROL)), setting).to_json()

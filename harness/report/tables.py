@@ -1,0 +1,157 @@
+"""The report's tables of figures, as DataFrames of text ready to be read; "–" stands where there is no figure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from harness.report.subject import Reported, Subject
+from harness.table import COLUMNS
+
+NONE = "–"
+
+
+def number(value: float | None, digits: int = 2, scale: float = 1) -> str:
+    return NONE if value is None else f"{value * scale:,.{digits}f}"
+
+
+def share(value: float | None) -> str:
+    """A percentage; one that is not whole never reads as 0 or 100."""
+    if value is None:
+        return NONE
+    return f"{value:.0%}" if value in (0, 1) else f"{min(max(value, 0.001), 0.999):.1%}"
+
+
+def interval(estimate: list | None) -> str:
+    """``2.10× [1.90, 2.30]``, without the bracket where the data carry no interval."""
+    if estimate is None:
+        return NONE
+    value, low, high = estimate
+    return f"{value:.2f}×" if low is None or low == high else f"{value:.2f}× [{low:.2f}, {high:.2f}]"
+
+
+def runs(subject: Subject) -> pd.DataFrame:
+    """Which letter stands for which run."""
+    return pd.DataFrame([_run_row(run) for run in subject.runs])
+
+
+def _run_row(run: Reported) -> dict[str, Any]:
+    sampling = run.config["sampling"]
+    greedy = "greedy" if run.greedy else f"temperature {sampling['temperature']:g}"
+    budgets = [f"{n} {run.budget(n)}" for n in run.figures if run.budget(n) is not None]
+    return {
+        "run": run.letter,
+        "what": run.title,
+        "number format": run.environment["engine"].get("dtype", NONE),
+        "sampling": f"{greedy}, up to {sampling['max_new_tokens']} tokens",
+        "node budget": ", ".join(budgets) or NONE,
+        "started": str(run.environment.get("at", NONE)),
+        "folder": run.folder.name,
+    }
+
+
+def headline(subject: Subject) -> pd.DataFrame:
+    """The terminal's table, a row for each strategy of each run."""
+    rows = []
+    for run in subject.runs:
+        for name, figures in run.figures.items():
+            cells = {f"{column.title} {column.unit}".strip(): column.cell(figures) for column in COLUMNS}
+            rows.append({"strategy": subject.name(run, name), **cells})
+    return pd.DataFrame(rows)
+
+
+def meanings() -> pd.DataFrame:
+    """What each of the headline's columns means."""
+    return pd.DataFrame([{"column": column.title, "meaning": column.meaning} for column in COLUMNS])
+
+
+def speedups(subject: Subject) -> pd.DataFrame:
+    """Speedup over the baseline: mean over prompts, its interval, the ratio of totals, and the slowest and fastest prompt."""
+    rows = []
+    for run in subject.runs:
+        total = (run.figures.get(run.baseline) or {}).get("decode_tokens_per_s")
+        for name, figures in run.figures.items():
+            if name == run.baseline or figures["speedup"] is None:
+                continue
+            each = figures["speedup_by_prompt"]
+            slowest, fastest = min(each, key=each.get), max(each, key=each.get)
+            rows.append({
+                "strategy": subject.name(run, name),
+                "speedup [95 %]": interval(figures["speedup"]),
+                "ratio of totals": f"{number(figures['decode_tokens_per_s'] / total)}×" if total else NONE,
+                "slowest prompt": f"{each[slowest]:.2f}× ({slowest})",
+                "fastest prompt": f"{each[fastest]:.2f}× ({fastest})",
+                "prompts slower than the baseline": f"{sum(v < 1 for v in each.values())} of {len(each)}",
+            })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def acceptance(subject: Subject) -> pd.DataFrame:
+    """Acceptance length both ways, pooled over rounds and as the mean over answers, and the mean round's tree."""
+    rows = []
+    for run in subject.runs:
+        for name, figures in run.figures.items():
+            mean_round = figures["mean_round"]
+            rows.append({
+                "strategy": subject.name(run, name),
+                "delivered, pooled": number(figures["acceptance_length"]),
+                "delivered, mean over answers": number(figures["acceptance_length_mean_over_requests"]),
+                "verified, pooled": number(figures["acceptance_length_verified"]),
+                "verified, mean over answers": number(figures["acceptance_length_verified_mean_over_requests"]),
+                "rounds": f"{figures['rounds']:,}",
+                "nodes a round": number(mean_round.get("proposed"), 1),
+                "tree depth": number(mean_round.get("depth"), 1),
+                "tree width": number(mean_round.get("width"), 1),
+            })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def latencies(subject: Subject) -> pd.DataFrame:
+    """Percentiles of TTFT, TPOT and chunk latency in ms, with the number of samples behind them."""
+    rows = []
+    for run in subject.runs:
+        for name, figures in run.figures.items():
+            for title, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("chunk", "chunk_s")):
+                points = {f"{p} [ms]": number(figures[key][p], 1, 1000) for p in ("p50", "p90", "p95", "p99")}
+                row = {"strategy": subject.name(run, name), "latency": title, **points}
+                rows.append({**row, "samples": f"{figures[key]['n']:,}"})
+    return pd.DataFrame(rows)
+
+
+PHASES = {"draft_s": "draft", "build_s": "build tree", "verify_s": "verify", "commit_s": "accept and commit", "host_s": "host gap"}
+
+
+def round_times(subject: Subject) -> pd.DataFrame:
+    """A mean round by phase [ms], and how much of the machine's memory bandwidth the rounds need."""
+    rows = []
+    for run in subject.runs:
+        for name, figures in run.figures.items():
+            mean_round = figures["mean_round"]
+            phases = {f"{title} [ms]": number(mean_round.get(key), 2, 1000) for key, title in PHASES.items()}
+            whole = number(mean_round.get("chunk_s"), 2, 1000)
+            row = {"strategy": subject.name(run, name), **phases, "round [ms]": whole}
+            rows.append({**row, "bandwidth use": share(figures["bandwidth_use"])})
+    return pd.DataFrame(rows)
+
+
+def budgets(subject: Subject) -> pd.DataFrame:
+    """Acceptance, round time and speed of every strategy that has a node budget; empty with fewer than two budgets."""
+    rows = []
+    for run in subject.runs:
+        for name, figures in run.figures.items():
+            if run.budget(name) is None or figures["acceptance_length"] is None:
+                continue
+            rows.append({
+                "strategy": subject.name(run, name),
+                "suite": run.config["suite"]["name"],
+                "node budget": run.budget(name),
+                "acceptance [tok/round]": number(figures["acceptance_length"]),
+                "round [ms]": number(figures["mean_round"].get("chunk_s"), 1, 1000),
+                "speed [tok/s]": number(figures["decode_tokens_per_s"], 1),
+                "speedup [95 %]": interval(figures["speedup"]),
+            })  # fmt: skip
+    table = pd.DataFrame(rows)
+    if len(table) == 0 or table["node budget"].nunique() < 2:
+        return pd.DataFrame()
+    return table.sort_values(["suite", "node budget"], kind="stable", ignore_index=True)

@@ -1,0 +1,62 @@
+"""The report's sentences: its title and what it says in one breath."""
+
+from __future__ import annotations
+
+from harness.report.subject import Reported, Subject
+from harness.report.tables import interval
+
+
+def title(subject: Subject) -> str:
+    titles = list(dict.fromkeys(run.title for run in subject.runs))
+    return titles[0] if len(titles) == 1 else f"{len(subject.runs)} runs compared"
+
+
+def gist(subject: Subject) -> list[str]:
+    """For each run: what was asked, and which strategy was the fastest."""
+    return [f"Run {run.letter}: {_gist(run)}" if subject.several else _gist(run) for run in subject.runs]
+
+
+def _gist(run: Reported) -> str:
+    prompts = len({cell.key.prompt for cell in run.cells if cell.decoded})
+    sampling = "greedily" if run.greedy else f"at temperature {run.config['sampling']['temperature']:g}"
+    repetitions = run.config["measure"]["repetitions"]
+    times = "once" if repetitions == 1 else f"{repetitions} times"
+    asked = f"{_count(prompts, 'prompt')}, each decoded {times} {sampling} by {_count(len(run.figures), 'strategy')}."
+    compared = {n: f["speedup"] for n, f in run.figures.items() if n != run.baseline and f["speedup"]}
+    if not compared:
+        return asked
+    best = max(compared, key=lambda name: compared[name][0])
+    value, low, high = compared[best]
+    sure = "" if low is None or low > 1 else " The interval includes 1: on these prompts it may be no faster at all."
+    tokens = run.figures[best]["acceptance_length"]
+    return f"{asked} Fastest: {best}, {interval(compared[best])} the baseline's speed, {tokens:.2f} tokens a round.{sure}"
+
+
+def _count(number: int, what: str) -> str:
+    plural = what[:-1] + "ies" if what.endswith("y") else what + "s"
+    return f"{number} {what if number == 1 else plural}"
+
+
+def warnings(subject: Subject) -> list[str]:
+    """What a reader must know before reading any figure."""
+    found = []
+    for run in subject.runs:
+        where = f"Run {run.letter}: " if subject.several else ""
+        failed = sum(cell.failure is not None for cell in run.cells)
+        held = sum(cell.throttled is True for cell in run.cells)
+        if not run.ended or run.interrupted:
+            found.append(f"{where}the run was stopped before its end; the figures are of the cells that were finished.")
+        if failed:
+            found.append(f"{where}{failed} of {len(run.cells)} cells failed; they are in no figure. Reasons are below.")
+        if held:
+            found.append(f"{where}{held} of {len(run.cells)} cells were measured while the machine held its clocks back.")
+        if _busy(run):
+            found.append(f"{where}the machine was busy when the run began; speeds may be those of a shared machine.")
+    return found
+
+
+def _busy(run: Reported) -> bool:
+    """Whether other work kept more than a quarter of the usable cores busy in the five minutes before."""
+    cpu = run.environment.get("cpu") or {}
+    load, cores = cpu.get("load_average") or [0, 0, 0], cpu.get("usable_cores") or 1
+    return load[1] > 0.25 * cores
