@@ -9,27 +9,18 @@ import time
 from dataclasses import fields
 from pathlib import Path
 
-import hydra
 from omegaconf import DictConfig, OmegaConf
 
-CONFIGURATION = Path(__file__).resolve().parent.parent / "conf"
+from harness.command import command
 
 
-@hydra.main(config_path=str(CONFIGURATION), config_name="train", version_base="1.3")
-def main(config: DictConfig) -> None:
-    from harness.errors import UserError
-
-    try:
-        run(config)
-    except UserError as error:
-        print(f"harness.train: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted: corpus parts and saved steps stay; the same command goes on from there", file=sys.stderr)
-        sys.exit(130)
+def main() -> int:
+    """Run the command line; the exit status is what is returned."""
+    kept = "interrupted: corpus parts and saved steps stay; the same command goes on from there"
+    return command("harness.train", "train", run, kept)
 
 
-def run(config: DictConfig) -> None:
+def run(config: DictConfig) -> int:
     """Corpus, training, evaluation, checkpoint. Each stage finds what is finished and goes on from there."""
     import torch
     from hydra.utils import instantiate
@@ -56,14 +47,14 @@ def run(config: DictConfig) -> None:
     say = lambda done, of: print(f"corpus: part {done} of {of}", file=sys.stderr, flush=True)  # noqa: E731
     corpora.build(model, checkpoint.tokenizer, corpus_config, questions, suites, folder, say, only)
     if config.stage == "corpus":
-        return
+        return 0
 
     sequences, corpus_record = corpora.load(folder, corpus_config)
     torch.manual_seed(config.loop.seed)  # of the drafter's first weights
     trainer = instantiate(config.drafter.trainer, target=target_view(model))
     if config.init:
         start_from(trainer.module, Path(config.init))
-    loop_config = _loop_config(config)
+    loop_config = _loop_config(config, device)
     batches = Batches(sequences, loop_config.batch, loop_config.widths, loop_config.seed, device)
     walks = {
         s.name: continuations(model, checkpoint.tokenizer, s, config.evaluate.max_new_tokens)
@@ -102,6 +93,7 @@ def run(config: DictConfig) -> None:
     (output / "training.json").write_text(json.dumps(record, indent=1) + "\n")
     _plot(record, output / "training.png")
     print(json.dumps({"output": str(output), "acceptance_length": final, "steps": history["step"]}))
+    return 0
 
 
 def _fill(cls, config: DictConfig):
@@ -110,11 +102,12 @@ def _fill(cls, config: DictConfig):
     return cls(**{f.name: values[f.name] for f in fields(cls)})
 
 
-def _loop_config(config: DictConfig):
+def _loop_config(config: DictConfig, device):
     from harness.training.loop import LoopConfig
 
     filled = _fill(LoopConfig, config.loop)
-    return LoopConfig(**{**vars(filled), "widths": tuple(filled.widths)})
+    compiled = device.type == "cuda" if filled.compile is None else filled.compile
+    return LoopConfig(**{**vars(filled), "widths": tuple(filled.widths), "compile": compiled})
 
 
 def _suites(config: DictConfig, limit: int | None, names=None) -> list:
@@ -182,4 +175,4 @@ def _plot(record: dict, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -7,10 +7,11 @@ import torch
 from hydra import compose, initialize_config_dir
 from safetensors.torch import load_file
 
+from harness.command import CONFIGURATION
 from harness.engines.torch.decode import decode
 from harness.engines.torch.engine import target_view
 from harness.records import Request, Sampling
-from harness.train import CONFIGURATION, run
+from harness.train import main, run
 from harness.training.evaluate import acceptance_length
 from harness.training.responses import write
 
@@ -102,3 +103,27 @@ def test_walking_a_continuation_equals_decoding(name, smollm2_models):
         tokens, rounds = tokens + len(answer) - 1, rounds + len(decoded.rounds)
     assert walked == pytest.approx(tokens / rounds, abs=1e-12)
     assert walked > 1.5, "the shipped drafter drafts"
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("drafter=nonsense", "unknown drafter; dflash, mtp"),
+        ("loop.stepz=3", "loop.stepz"),
+        ("device=tpu9", "engine.device=tpu9"),
+        ("model.dtype=int3", "model.dtype=int3"),
+    ],
+)
+def test_a_mistake_is_one_line(argument, words, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["harness.train", argument])
+    assert main() == 2
+    error = capsys.readouterr().err.strip().splitlines()
+    assert words.split(";")[0] in error[-1] and len(error) == 1
+
+
+def test_help_names_the_keys(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["harness.train", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    out = capsys.readouterr().out
+    assert all(word in out for word in ("drafter", "corpus.parts", "loop.steps", "stop_after", "suite_root", "Examples"))

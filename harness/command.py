@@ -1,0 +1,59 @@
+"""From a command line to a run: Hydra composes, and whatever is wrong is said in one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+
+from harness.mistakes import explain
+
+CONFIGURATION = Path(__file__).resolve().parent.parent / "conf"
+WRONG_USAGE, INTERRUPTED = 2, 130
+
+
+def command(program: str, config_name: str, run: Callable[[DictConfig], int], interrupted: str) -> int:
+    """Run ``run`` on the composed configuration; the exit status is what is returned.
+
+    ``interrupted`` is what a Ctrl-C that ``run`` does not handle itself leaves behind, in a line.
+    """
+    arguments = sys.argv[1:]
+    if any(argument in ("-m", "--multirun") or argument.startswith("hydra.mode=") for argument in arguments):
+        return _refuse(program, "--multirun: sweeps are not supported; give one value a key and call it once for each")
+    status, failure = 0, None
+
+    @hydra.main(config_path=str(CONFIGURATION), config_name=config_name, version_base="1.3")
+    def composed(config: DictConfig) -> None:
+        nonlocal status, failure
+        try:
+            status = run(config)
+        except Exception as error:  # handed past Hydra, which would print about it
+            failure = error
+
+    # Hydra would print errors over many lines and exit with 1; with this it raises them, and we say them in one.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="provider=hydra.searchpath.*")
+            composed()
+        if failure:
+            raise failure
+    except KeyboardInterrupt:
+        print(interrupted, file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        line = explain(error, arguments)
+        if line is None:
+            raise
+        return _refuse(program, line)
+    return status
+
+
+def _refuse(program: str, line: str) -> int:
+    print(f"{program}: {line}", file=sys.stderr)
+    return WRONG_USAGE
