@@ -1,6 +1,6 @@
 """How often the gate errs, at the noise of real runs: simulated comparisons, and the real ones between the runs given.
 
-    python benchmarks/gate_error_rates.py RUN [RUN ...] [--prompts 32] [--repetitions 1 2 3 4 6 8 12 16]
+    python benchmarks/gate_error_rates.py RUN [RUN ...] [--prompts 32] [--repetitions 2 3 4 6 8 12 16 24 32]
         [--tolerance 0.05] [--comparisons 1000] [--output FILE]
 
 Every RUN is a run's folder with at least two repetitions, or a baseline stored from one; several must be of the same
@@ -33,8 +33,8 @@ from harness.gate.noise import Noise, estimate, log_speedups, rates_by_repetitio
 from harness.gate.reading import read  # noqa: E402
 from harness.gate.result import Result  # noqa: E402
 
-# A quieter or a noisier machine than the one measured.
-NOISE_TIMES = (0.5, 1.0, 1.5, 2.0)
+# Quieter machines than the one measured, and a noisier one.
+NOISE_TIMES = (0.125, 0.25, 0.5, 2.0)
 
 
 def main() -> int:
@@ -72,15 +72,20 @@ def _strategy(name: str, runs: Sequence[Result], asked: argparse.Namespace) -> d
     required = required_repetitions(rows)
     for row in rows:
         print(_line(f"{row['repetitions']:3} repetitions", row))
-    found = {"noise": noise.to_json(), "from": [list(log.shape) for log in logs], "rates": rows}
-    if required is not None:
-        found["at_other_noise"] = []
-        for times in NOISE_TIMES:
-            other = replace(noise, passes=noise.passes * times, cells=noise.cells * times)
-            row = rates_by_repetitions(other, asked.prompts, asked.tolerance, [required], asked.comparisons)[0]
-            found["at_other_noise"].append({"noise_times": times, **row})
-            print(_line(f"{required:3} repetitions, noise times {times:g}", row))
-    return {**found, "required_repetitions": required}
+    print(f"  required: {required} repetitions")
+    planned = {}
+    for times in NOISE_TIMES:
+        other = replace(noise, passes=noise.passes * times, cells=noise.cells * times)
+        rates = rates_by_repetitions(other, asked.prompts, asked.tolerance, asked.repetitions, asked.comparisons)
+        planned[f"{times:g}"] = required_repetitions(rates)
+        print(f"  required at {times:g} times that noise: {planned[f'{times:g}']} repetitions")
+    return {
+        "noise": noise.to_json(),
+        "estimated_from": [dict(zip(("prompts", "repetitions"), log.shape)) for log in logs],
+        "rates": rows,
+        "required_repetitions": required,
+        "required_at_other_noise": planned,
+    }
 
 
 def _together(noises: Sequence[Noise]) -> Noise:
@@ -120,7 +125,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", metavar="RUN", nargs="+")
     parser.add_argument("--prompts", type=int, default=32)
-    parser.add_argument("--repetitions", type=int, nargs="+", default=[1, 2, 3, 4, 6, 8, 12, 16])
+    parser.add_argument("--repetitions", type=int, nargs="+", default=[2, 3, 4, 6, 8, 12, 16, 24, 32])
     parser.add_argument("--tolerance", type=float, default=TOLERANCE)
     parser.add_argument("--comparisons", type=int, default=1000)
     parser.add_argument("--output", type=Path, default=ROOT / "results" / "gate" / "error_rates.json")

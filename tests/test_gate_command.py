@@ -193,7 +193,7 @@ def test_the_workflow_calls_the_gate_as_it_is(make_run, tmp_path):
     workflow = yaml.safe_load((root / ".github/workflows/speculative-decoding-gate.yml").read_text())
     steps = {step.get("name"): step.get("run") for step in workflow["jobs"]["gate"]["steps"]}
     main(["--save", "cpu-fp32", make_run("good")])
-    variables = {"BASELINE": "cpu-fp32", "TOLERANCE": "0.05", "FAIL_WHEN_INCONCLUSIVE": "false", "PYTHONPATH": str(root)}
+    variables = {"BASELINE": "cpu-fp32", "OPTIONS": "--tolerance 0.05", "FAIL_WHEN_INCONCLUSIVE": "false", "PYTHONPATH": str(root)}
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     statuses = []
     for label, round_s in (("slow", 0.012), ("same", 0.01)):
