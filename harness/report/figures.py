@@ -13,9 +13,10 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from harness.report.subject import Reported, Subject
 from harness.report.tables import PHASES
 
-WIDTH = 6.4
+WIDTH = 5.4
 STYLES = ("-", "--", ":", "-.")
-PHASE_COLOURS = ("#e69f00", "#f0e442", "#0072b2", "#009e73", "#bbbbbb")
+# None of a strategy's colours; Tol's muted scheme, with pale blue for the phase that should be most of a round.
+PHASE_COLOURS = ("#332288", "#ddcc77", "#b9cbdc", "#882255", "#ffffff")
 
 
 def _figure(height: float, rows: int = 1, columns: int = 1, **options) -> tuple[Figure, list[Axes]]:
@@ -40,7 +41,7 @@ def _style(subject: Subject, run: Reported) -> str:
 def _legend(figure: Figure, axes: Axes) -> None:
     """Below the axes, so that no line hides it."""
     handles, labels = axes.get_legend_handles_labels()
-    columns = max(1, min(len(labels), 84 // (max(map(len, labels)) + 6)))
+    columns = max(1, min(len(labels), 66 // (max(map(len, labels)) + 6)))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
 
 
@@ -162,7 +163,7 @@ def round_times(subject: Subject) -> Figure | None:
     left = np.zeros(len(shown))
     for (key, title), colour in zip(PHASES.items(), PHASE_COLOURS):
         widths = np.array([1000 * max(run.figures[name]["mean_round"][key], 0) for run, name in shown])
-        axes.barh(range(len(shown)), widths, 0.62, left, color=colour, label=title)
+        axes.barh(range(len(shown)), widths, 0.62, left, color=colour, edgecolor="#57606a", lw=0.4, label=title)
         left += widths
     for row, (run, name) in enumerate(shown):
         tokens = run.figures[name]["acceptance_length"]

@@ -21,7 +21,7 @@ def comparison(subject: Subject) -> pd.DataFrame:
             rows.append(_comparison_row(subject.name(run, name), found))
         control = (run.lossless or {}).get("control")
         if control:
-            rows.append(_comparison_row(subject.name(run, f"control: {run.baseline} against {control['how']}"), control))
+            rows.append(_comparison_row(subject.name(run, f"{run.baseline} (control)"), control))
     return pd.DataFrame(rows)
 
 
@@ -62,7 +62,16 @@ def _divergence_row(name: str, found: dict[str, Any]) -> dict[str, str]:
 
 def verdicts(subject: Subject) -> list[str]:
     """A sentence for each run: whether identical answers can be asked for, and whether they are there."""
-    return [f"Run {run.letter}: {_verdict(run)}" if subject.several else _verdict(run) for run in subject.runs]
+    said = [(run, f"{_verdict(run)}{_control(run)}") for run in subject.runs]
+    return [f"Run {run.letter}: {verdict}" if subject.several else verdict for run, verdict in said]
+
+
+def _control(run: Reported) -> str:
+    control = (run.lossless or {}).get("control")
+    if not control or not control["compared"]:
+        return ""
+    equal = control["compared"] - len(control["divergences"])
+    return f" Control: the baseline equals itself in {equal} of {control['compared']} answers ({control['how']})."
 
 
 def _verdict(run: Reported) -> str:
@@ -83,7 +92,8 @@ def _verdict(run: Reported) -> str:
     if run.lossless["dtype"] == "float32":
         return f"NOT LOSSLESS: answers differ in greedy float32, where none may ({parted}). That is a bug."
     return (
-        f"Of {compared} answers compared, {sum(differing.values())} part from the baseline's ({parted}). In "
+        f"{sum(differing.values())} of {compared} answers compared {'differs' if sum(differing.values()) == 1 else 'differ'} "
+        f"from the baseline's ({parted}). In "
         f"{run.lossless['dtype']} a pass over several tokens rounds differently from a pass over one, so a near-tie "
         "between the two best tokens can fall the other way: a small margin at the first difference says so. "
         "The same run with model.dtype=float32 must show none."

@@ -41,18 +41,21 @@ def warnings(subject: Subject) -> list[str]:
     """What a reader must know before reading any figure."""
     found = []
     for run in subject.runs:
-        where = f"Run {run.letter}: " if subject.several else ""
         failed = sum(cell.failure is not None for cell in run.cells)
         held = sum(cell.throttled is True for cell in run.cells)
         if not run.ended or run.interrupted:
-            found.append(f"{where}the run was stopped before its end; the figures are of the cells that were finished.")
+            found.append(f"{_run(subject, run)} was stopped before its end; the figures are of the cells that were finished.")
         if failed:
-            found.append(f"{where}{failed} of {len(run.cells)} cells failed; they are in no figure. Reasons are below.")
+            found.append(f"{_run(subject, run)}: {failed} of {len(run.cells)} cells failed; they are in no figure. Reasons are below.")
         if held:
-            found.append(f"{where}{held} of {len(run.cells)} cells were measured while the machine held its clocks back.")
+            found.append(f"{_run(subject, run)}: {held} of {len(run.cells)} cells were measured while the machine held its clocks back.")
         if _busy(run):
-            found.append(f"{where}the machine was busy when the run began; speeds may be those of a shared machine.")
+            found.append(f"{_run(subject, run)} began on a busy machine: speeds may be those of a shared one.")
     return found
+
+
+def _run(subject: Subject, run: Reported) -> str:
+    return f"Run {run.letter}" if subject.several else "The run"
 
 
 def _busy(run: Reported) -> bool:
