@@ -58,6 +58,7 @@ def main() -> int:
     }
     asked.output.parent.mkdir(parents=True, exist_ok=True)
     asked.output.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    print(table(report))
     required = {name: of["required_repetitions"] for name, of in found.items()}
     print(json.dumps({"required_repetitions": required, "real_pairs": pairs, "output": asked.output.name}))
     return int(None in required.values() or any(pair["speed_verdict"] == "regressed" for pair in pairs))
@@ -86,6 +87,20 @@ def _strategy(name: str, runs: Sequence[Result], asked: argparse.Namespace) -> d
         "required_repetitions": required,
         "required_at_other_noise": planned,
     }
+
+
+def table(report: dict) -> str:
+    """The rates as docs/gate.md shows them, in percent."""
+    lines = [
+        "| strategy | repetitions | equal code: regressed | pass | loss of twice the tolerance: regressed | pass |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, found in report["strategies"].items():
+        for row in found["rates"]:
+            same, worse = row["same_code"], row["twice_the_tolerance_lost"]
+            shares = [f"{100 * rates[verdict]:.1f}" for rates in (same, worse) for verdict in ("regressed", "pass")]
+            lines.append(f"| {' | '.join([name, str(row['repetitions']), *shares])} |")
+    return "\n".join(lines)
 
 
 def _together(noises: Sequence[Noise]) -> Noise:

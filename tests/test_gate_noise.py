@@ -1,6 +1,10 @@
 """Variance components are found again in data made from them, and the gate errs as rarely as it promises."""
 
+import json
+import runpy
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +12,10 @@ from gate_results import fail, result
 
 from harness.errors import UserError
 from harness.gate.noise import Noise, estimate, log_speedups, rates, rates_by_repetitions, required_repetitions, simulate
+from harness.gate.reading import save
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = str(ROOT / "benchmarks" / "gate_error_rates.py")
 
 
 def test_components_are_found_again():
@@ -78,3 +86,29 @@ def test_required_repetitions_are_the_fewest_that_keep_the_promise_from_there_on
     assert required_repetitions(rows[:2]) is None
     measured = rates_by_repetitions(Noise(0.3, 0.0, 0.05), 16, 0.05, [1, 6], 100)
     assert [row["kept"] for row in measured] == [False, True], "one repetition has no interval, six a standard error of 0.7 %"
+
+
+def test_the_documented_rates_are_the_stored_ones():
+    table, docs = runpy.run_path(SCRIPT)["table"], (ROOT / "docs" / "gate.md").read_text()
+    stored = sorted((ROOT / "results" / "gate").glob("*.json"))
+    assert stored
+    for file in stored:
+        assert file.name in docs and table(json.loads(file.read_text())) in docs
+
+
+@pytest.mark.parametrize(("repetitions", "status"), [(6, 0), (1, 1)])
+def test_the_script_writes_rates_and_compares_real_runs(repetitions, status, tmp_path, monkeypatch, capsys):
+    rng = np.random.default_rng(0)
+    for name in ("one.json", "two.json"):
+        run = result(np.exp(rng.normal(0.7, 0.01, 8)), repetitions=2)
+        uneven = (replace(a, outcomes=tuple(replace(o, decode_tokens_per_s=o.decode_tokens_per_s * rng.normal(1, 0.01))
+                                            for o in a.outcomes)) for a in run.answers)  # fmt: skip
+        save(str(tmp_path / name), replace(run, answers=tuple(uneven)))
+    monkeypatch.setattr(sys, "argv", ["x", str(tmp_path / "one.json"), str(tmp_path / "two.json"), "--comparisons", "40",
+                                      "--repetitions", str(repetitions), "--output", str(tmp_path / "rates.json")])  # fmt: skip
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path(SCRIPT, run_name="__main__")
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert stopped.value.code == status and len(last["real_pairs"]) == 1
+    assert last["required_repetitions"] == {"ddtree": None if status else 6}
+    assert json.loads((tmp_path / "rates.json").read_text())["strategies"]["ddtree"]["noise"]["cells"] > 0
