@@ -40,7 +40,7 @@ def _facts(run: Reported) -> dict[str, str]:
         **{f"suite: {_words(name)}": text(value) for name, value in suite.items()},
         "seeds": text(found.get("seeds") or {}),
         "packages": ", ".join(f"{n} {found['packages'][n]}" for n in PACKAGES if n in found.get("packages") or {}),
-        "environment variables": text({n: _no_folder(v) for n, v in (found.get("variables") or {}).items()}),
+        "environment variables": ", ".join(f"{n}={_no_folder(v)}" for n, v in (found.get("variables") or {}).items()),
     }
     return {name: str(value) for name, value in facts.items() if value not in (None, "")}
 

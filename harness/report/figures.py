@@ -15,6 +15,7 @@ from harness.report.tables import PHASES
 
 WIDTH = 5.4
 STYLES = ("-", "--", ":", "-.")
+MARKERS = "os^Dv"
 # None of a strategy's colours; Tol's muted scheme, with pale blue for the phase that should be most of a round.
 PHASE_COLOURS = ("#332288", "#ddcc77", "#b9cbdc", "#882255", "#ffffff")
 
@@ -76,7 +77,8 @@ def prompts(subject: Subject) -> Figure | None:
         kind = {cell.key.prompt: kinds.index(cell.category) for cell in run.cells}
         offset = (number - (len(shown) - 1) / 2) * 0.7 / len(shown)
         points = [(speed, kind[prompt] + offset) for prompt, speed in run.figures[name]["speedup_by_prompt"].items()]
-        axes.scatter(*zip(*points), s=22, color=subject.colour(name), alpha=0.8, lw=0, label=subject.name(run, name))
+        marker = MARKERS[subject.runs.index(run) % len(MARKERS)]
+        axes.scatter(*zip(*points), s=22, marker=marker, color=subject.colour(name), alpha=0.8, lw=0, label=subject.name(run, name))
     for border in np.arange(len(kinds) - 1) + 0.5:
         axes.axhline(border, color="#dddddd", lw=0.6)
     axes.set_yticks(range(len(kinds)), kinds)

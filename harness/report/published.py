@@ -111,5 +111,7 @@ def _differences(run: Reported) -> Iterator[tuple[str, str, str]]:
 
 def no_match(subject: Subject) -> str:
     """One line for a report without published figures."""
+    if not TABLE.is_file():
+        return f"Published figures were not looked up: they lie in the repository (results/published/{TABLE.name}), not in the package."
     asked = "; ".join(dict.fromkeys(f"{r.config['model']['name']} with suite {r.config['suite']['name']}" for r in subject.runs))
     return f"No published figure matches: {SOURCE}, the table that is kept here, has none for {asked}."

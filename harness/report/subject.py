@@ -90,7 +90,7 @@ class Subject:
 
     def name(self, run: Reported, strategy: str) -> str:
         """What a row or a line is called: the strategy, and its run's letter where there are several."""
-        return f"{run.letter} · {strategy}" if self.several else strategy
+        return f"{run.letter}\u00a0·\u00a0{strategy}" if self.several else strategy
 
 
 def read(folders: Sequence[str]) -> Subject:

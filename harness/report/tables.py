@@ -46,7 +46,6 @@ def _run_row(run: Reported) -> dict[str, Any]:
         "number format": run.environment["engine"].get("dtype", NONE),
         "sampling": f"{greedy}, up to {sampling['max_new_tokens']} tokens",
         "node budget": ", ".join(budgets) or NONE,
-        "started": str(run.environment.get("at", NONE)),
         "folder": run.folder.name,
     }
 

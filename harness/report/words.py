@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from harness.report.subject import Reported, Subject
 from harness.report.tables import interval
 
@@ -20,7 +22,7 @@ def _gist(run: Reported) -> str:
     prompts = len({cell.key.prompt for cell in run.cells if cell.decoded})
     sampling = "greedily" if run.greedy else f"at temperature {run.config['sampling']['temperature']:g}"
     repetitions = run.config["measure"]["repetitions"]
-    times = "once" if repetitions == 1 else f"{repetitions} times"
+    times = {1: "once", 2: "twice"}.get(repetitions, f"{repetitions} times")
     asked = f"{_count(prompts, 'prompt')}, each decoded {times} {sampling} by {_count(len(run.figures), 'strategy')}."
     compared = {n: f["speedup"] for n, f in run.figures.items() if n != run.baseline and f["speedup"]}
     if not compared:
@@ -38,24 +40,25 @@ def _count(number: int, what: str) -> str:
 
 
 def warnings(subject: Subject) -> list[str]:
-    """What a reader must know before reading any figure."""
-    found = []
+    """What a reader must know before reading any figure; what holds for several runs is said once."""
+    runs_of: dict[str, list[str]] = {}
     for run in subject.runs:
-        failed = sum(cell.failure is not None for cell in run.cells)
-        held = sum(cell.throttled is True for cell in run.cells)
-        if not run.ended or run.interrupted:
-            found.append(f"{_run(subject, run)} was stopped before its end; the figures are of the cells that were finished.")
-        if failed:
-            found.append(f"{_run(subject, run)}: {failed} of {len(run.cells)} cells failed; they are in no figure. Reasons are below.")
-        if held:
-            found.append(f"{_run(subject, run)}: {held} of {len(run.cells)} cells were measured while the machine held its clocks back.")
-        if _busy(run):
-            found.append(f"{_run(subject, run)} began on a busy machine: speeds may be those of a shared one.")
-    return found
+        for said in _warnings(run):
+            runs_of.setdefault(said, []).append(run.letter)
+    return [f"Run {', '.join(letters)}: {said}" if subject.several else said for said, letters in runs_of.items()]
 
 
-def _run(subject: Subject, run: Reported) -> str:
-    return f"Run {run.letter}" if subject.several else "The run"
+def _warnings(run: Reported) -> Iterator[str]:
+    failed = sum(cell.failure is not None for cell in run.cells)
+    held = sum(cell.throttled is True for cell in run.cells)
+    if not run.ended or run.interrupted:
+        yield "Stopped before its end; the figures are of the cells that were finished."
+    if failed:
+        yield f"{failed} of {len(run.cells)} cells failed; they are in no figure. Reasons are below."
+    if held:
+        yield f"{held} of {len(run.cells)} cells were measured while the machine held its clocks back."
+    if _busy(run):
+        yield "The machine was busy when measuring began: speeds may be those of a shared one."
 
 
 def _busy(run: Reported) -> bool:

@@ -1,0 +1,183 @@
+"""The report's tables, sentences and figures, of runs whose figures are known by hand."""
+
+import pandas as pd
+import pytest
+from report_runs import save
+
+from harness.errors import UserError
+from harness.report import environment, figures, published, sameness, show, tables, unmeasured, words
+from harness.report.subject import GREY, read
+
+FIGURES = (figures.speedups, figures.prompts, figures.histogram, figures.by_depth, figures.latencies, figures.round_times)
+
+
+def of(*folders):
+    return read([str(folder) for folder in folders])
+
+
+@pytest.fixture
+def one(tmp_path):
+    return of(save(tmp_path / "run", differs=True))
+
+
+def test_headline_has_the_terminals_figures(one):
+    headline = tables.headline(one).set_index("strategy")
+    assert list(headline.index) == ["baseline", "ddtree"]
+    assert headline.loc["baseline", "speed tok/s"] == "50.0"  # 8 tokens in 8 rounds of 0.02 s
+    assert headline.loc["ddtree", "acceptance tok/round"] == "4.00"  # 8 tokens in 2 rounds
+    assert headline.loc["ddtree", "identical %"] == "87.5"
+
+
+def test_speedup_names_its_extremes(one):
+    row = tables.speedups(one).iloc[0]
+    assert row["fastest prompt"] == "2.67× (q/0)"  # 0.16 s against 2 rounds of 0.03 s
+    assert row["slowest prompt"] == "2.16× (q/7)"
+    assert row["prompts slower than the baseline"] == "0 of 8"
+    assert row["speedup [95 %]"].startswith("2.39× [2.")
+
+
+def test_phases_and_their_rest(one):
+    row = tables.round_times(one).set_index("strategy").loc["baseline"]
+    assert (row["draft [ms]"], row["verify [ms]"], row["host gap [ms]"], row["round [ms]"]) == ("5.00", "10.00", "2.50", "20.00")
+
+
+def test_latency_percentiles_say_how_many_samples(one):
+    rows = tables.latencies(one)
+    assert set(rows["latency"]) == {"TTFT", "TPOT", "chunk"}
+    assert rows[rows["latency"] == "chunk"]["samples"].tolist() == ["64", "16"]
+
+
+def test_every_figure_is_drawn(one):
+    for draw in FIGURES:
+        assert "data:image/png;base64," in show.figure(draw(one), "what it shows").markup, draw.__name__
+    assert figures.budgets(one) is None and tables.budgets(one).empty, "one budget is no curve"
+
+
+def test_strategies_keep_their_colour_over_runs(tmp_path):
+    both = of(save(tmp_path / "a"), save(tmp_path / "b", budget=32))
+    assert both.colour("baseline") == GREY
+    assert len({both.colour(name) for name in both.strategies}) == 2
+
+
+def test_budgets_of_several_runs_make_a_curve(tmp_path):
+    both = of(save(tmp_path / "a", budget=32), save(tmp_path / "b", budget=8))
+    table = tables.budgets(both)
+    assert table["node budget"].tolist() == [8, 32]
+    assert table["strategy"].tolist() == ["B\u00a0·\u00a0ddtree", "A\u00a0·\u00a0ddtree"]
+    assert len(figures.budgets(both).axes) == 2
+    for draw in FIGURES:
+        assert draw(both) is not None
+    assert tables.runs(both)["run"].tolist() == ["A", "B"]
+    assert [line[:6] for line in words.gist(both)] == ["Run A:", "Run B:"]
+
+
+def test_divergences_come_with_place_and_margin(one):
+    found = sameness.divergences(one).iloc[0]
+    assert (found["prompt"], found["first differing token"], found["best minus second logit"]) == ("q/0", "4", "0.250")
+    assert sameness.comparison(one).iloc[0]["identical"] == "87.5%"
+    assert "1 of 8 answers compared differs" in sameness.verdicts(one)[0]
+
+
+def test_a_difference_in_fp32_is_called_a_bug(tmp_path):
+    assert sameness.verdicts(of(save(tmp_path / "run", differs=True, dtype="float32")))[0].startswith("NOT LOSSLESS")
+    assert sameness.verdicts(of(save(tmp_path / "same", dtype="float32")))[0].startswith("All 8 answers")
+
+
+def test_sampled_answers_are_not_called_different(tmp_path):
+    assert "samples" in sameness.verdicts(of(save(tmp_path / "run", temperature=1.0, differs=True)))[0]
+
+
+def test_what_was_not_measured_is_said_with_its_reason(tmp_path):
+    gaps = unmeasured.unmeasured(of(save(tmp_path / "run", prompts=3, failed=True, ended=False, phases=False, differs=True)))
+    told = dict(zip(gaps["not measured"], gaps["why"]))
+    assert "stopped before its end" in told["the rest of the run"]
+    assert told["1 answer of ddtree"] == "failed: RuntimeError: out of <memory>"
+    assert "Student's t" in told["a bootstrap interval"]
+    assert "a round's phases, in full" in told and "bandwidth use" in told and "longer answers" in told
+    assert "the target's margin at 1 of 1 first differences" in told
+
+
+def test_a_killed_run_is_reported_with_a_warning(tmp_path):
+    subject = of(save(tmp_path / "run", ended=False, failed=True))
+    stopped, failed = words.warnings(subject)
+    assert "Stopped before its end" in stopped and "1 of 17 cells failed" in failed
+
+
+def test_a_run_without_baseline_has_no_speedup(tmp_path):
+    subject = of(save(tmp_path / "run", baseline=None))
+    assert tables.speedups(subject).empty and figures.speedups(subject) is None
+    assert "nothing to draw" in show.figure(None, "", "nothing to draw").markup
+    assert "no answer can be compared" in sameness.verdicts(subject)[0]
+
+
+def test_published_figures_stand_beside_ours(tmp_path):
+    subject = of(save(tmp_path / "run", model="qwen3-4b", suite="gsm8k"))
+    row = published.beside(subject).iloc[0]
+    assert (row["speedup, published"], row["acceptance, published"]) == ("6.58×", "9.33")
+    assert row["acceptance, ours"] == "4.00"
+    told = published.differences(subject).set_index("point")
+    assert told.loc["longest answer"].tolist() == ["2048 tokens", "9 tokens"]
+    assert told.loc["prompts"].tolist() == ["128", "8"]
+    assert {"machine", "clock", "node budget", "speedup"} <= set(told.index)
+
+
+@pytest.mark.parametrize("other", [{"model": "m"}, {"suite": "quick"}, {"temperature": 0.5}])
+def test_published_figures_of_something_else_are_not_shown(tmp_path, other):
+    subject = of(save(tmp_path / "run", **{"model": "Qwen3-4B", "suite": "gsm8k", **other}))
+    assert published.beside(subject).empty and published.differences(subject).empty
+    assert published.no_match(subject).count("\n") == 0
+
+
+def test_the_published_table_is_whole():
+    table = published.read()
+    assert len(table) == 120 and not table.isna().any().any()
+    assert {name for name, _ in published.SUITES.values()} == set(table["dataset"])
+
+
+def test_the_environment_is_told_without_private_folders(one):
+    facts = environment.environment(one).set_index("")["value"]
+    assert facts["engine: cache"] == "blocks 3"
+    assert facts["environment variables"] == "HARNESS_CACHE=(a folder), OMP_NUM_THREADS=2"
+    assert environment.commands(one).splitlines() == [
+        "git checkout 0123456789abcdef",
+        "python -m pip install -c constraints.txt -e .",
+        "python -m harness strategy.budget=16",
+    ]
+
+
+def test_text_from_outside_is_escaped():
+    table = pd.DataFrame([{"a": "<script>", "b": "x & y"}])
+    assert "<script>" not in show.table(table, "<b>").markup
+    assert show.table(pd.DataFrame(), otherwise="none").markup == "<p>none</p>"
+
+
+def test_an_almost_whole_share_is_not_rounded_to_whole():
+    assert [tables.share(v) for v in (0, 1, 0.9999, 0.0001, None)] == ["0%", "100%", "99.9%", "0.1%", "–"]
+
+
+@pytest.mark.parametrize("damage", ["cells.jsonl", "environment.json", "summary.json", "config.yaml"])
+def test_a_damaged_folder_is_refused_in_one_line(tmp_path, damage):
+    folder = save(tmp_path / "run")
+    file = folder / damage
+    file.write_bytes(file.read_bytes()[:40].replace(b"m", b"{") + b"\n")
+    with pytest.raises(UserError) as refused:
+        of(folder)
+    assert str(refused.value).count("\n") == 0 and str(folder) in str(refused.value)
+
+
+def test_a_folder_without_a_measured_cell_is_refused(tmp_path):
+    with pytest.raises(UserError, match="nothing was measured"):
+        of(save(tmp_path / "run", prompts=0))
+    with pytest.raises(UserError, match="all 1 failed.*out of"):
+        of(save(tmp_path / "failed", prompts=0, failed=True))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="no run's folder"):
+        of(tmp_path / "empty")
+    with pytest.raises(UserError, match="is no folder"):
+        of(tmp_path / "nowhere")
+
+
+def test_the_same_run_twice_is_refused(tmp_path):
+    folder = save(tmp_path / "run")
+    with pytest.raises(UserError, match="given twice"):
+        of(folder, folder)
