@@ -62,7 +62,7 @@ def speedup_change(
 
 
 def passes_error(runs: Sequence[Mapping[str, Mapping[int, float]]], confidence: float = CONFIDENCE) -> float | None:
-    """Half the width of an interval on the difference of two runs' mean logs [-], taking a pass over all prompts as the unit.
+    """Half the width of an interval on the difference of two runs' mean logs [-], from how their passes differ.
 
     ``runs`` holds two mappings from a prompt (or a prompt and turn) to its log ratio by repetition. What slows a whole
     pass down, such as a neighbour on the machine, moves all its prompts together: an interval from prompts cannot see

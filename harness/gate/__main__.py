@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("run", metavar="RUN", help="a run's folder, or a stored baseline")
     job = parser.add_mutually_exclusive_group(required=True)
-    job.add_argument("--against", metavar="BASELINE", help="name of a stored baseline, its JSON file, or a run's folder")
+    job.add_argument("--against", metavar="BASELINE", help="a stored baseline's name or JSON file, or a run's folder")
     job.add_argument("--save", metavar="NAME", help="store RUN as results/baselines/NAME.json (or as NAME.json)")
     add("--tolerance", type=_share, default=TOLERANCE, metavar="T", help="loss that is allowed, 0.05 by default (5 %%)")
     add("--strategy", action="append", default=[], metavar="NAME", help="compare this one only; may be repeated")

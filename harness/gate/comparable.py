@@ -14,7 +14,7 @@ Pair = tuple[Answer, Answer]
 
 @dataclass(frozen=True)
 class Matched:
-    """What both results have: for each strategy its answers in pairs, candidate's first. ``notes`` are for the reader."""
+    """What both results have: for each strategy its answers in pairs, candidate's first. ``notes``: for the reader."""
 
     pairs: Mapping[str, Sequence[Pair]]
     notes: Sequence[str]
@@ -32,7 +32,7 @@ def match(
     arm = baseline.about.baseline_arm
     names = _strategies(candidate, baseline, list(dict.fromkeys(strategies)))
     if speed and arm is None:
-        raise UserError("baseline arm: none in both, so no speedup can be compared; --only acceptance compares the rest")
+        raise UserError("baseline arm: none in both, so there is no speedup; --only acceptance compares the rest")
     if arm is not None and arm not in names:
         names = [arm, *names]
         _require_measured(candidate, baseline, [arm])

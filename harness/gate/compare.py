@@ -39,8 +39,14 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         figures = [figure.to_json() for figure in self.figures]
-        about = {"verdict": str(self.verdict), "tolerance": self.tolerance, "confidence": CONFIDENCE, "exact_acceptance": self.exact}
-        return {**about, "notes": list(self.notes), "figures": figures}
+        return {
+            "verdict": str(self.verdict),
+            "tolerance": self.tolerance,
+            "confidence": CONFIDENCE,
+            "exact_acceptance": self.exact,
+            "notes": list(self.notes),
+            "figures": figures,
+        }
 
 
 def compare(candidate: Result, baseline: Result, options: Options = Options()) -> Comparison:

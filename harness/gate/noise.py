@@ -54,7 +54,7 @@ def estimate(logs: np.ndarray) -> Noise:
     prompts, repetitions = logs.shape
     if prompts < 2 or repetitions < 2:
         raise UserError(
-            f"noise of {prompts} prompts with {repetitions} repetitions: needs 2 of each; set measure.repetitions=2 or more"
+            f"noise of {prompts} prompts with {repetitions} repetitions: needs 2 of each; set measure.repetitions"
         )
     by_row, by_column, mean = logs.mean(axis=1), logs.mean(axis=0), logs.mean()
     residuals = logs - by_row[:, None] - by_column + mean
@@ -93,7 +93,7 @@ def rates(
 
 
 def keeps_its_promise(same: dict[str, float], worse: dict[str, float]) -> bool:
-    """At most 1 % of comparisons of equal code are called regressed, and at least 95 % of losses of twice the tolerance."""
+    """Of equal code at most 1 % is called regressed, and of losses of twice the tolerance at least 95 %."""
     return same[Verdict.REGRESSED] <= 0.01 and worse[Verdict.REGRESSED] >= 0.95
 
 

@@ -17,7 +17,8 @@ def text(comparison: Comparison) -> str:
     rows = [COLUMNS, *map(_row, comparison.figures)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-    details = [f"{f.strategy}, {f.name}: {f.detail}" for f in comparison.figures if f.detail and f.verdict is not Verdict.PASS]
+    failing = [f for f in comparison.figures if f.verdict is not Verdict.PASS]
+    details = [f"{f.strategy}, {f.name}: {f.detail}" for f in failing if f.detail]
     return "\n".join([*lines, "", *details, *comparison.notes, _last(comparison)])
 
 
@@ -48,7 +49,8 @@ def markdown(comparison: Comparison) -> str:
 def _row(figure: Figure) -> tuple[str, ...]:
     change = _change(figure.change) if figure.change else ""
     verdict = str(figure.verdict) if figure.verdict else "not judged"
-    return figure.strategy, figure.name, _number(figure, figure.candidate), _number(figure, figure.baseline), change, verdict
+    numbers = (_number(figure, value) for value in (figure.candidate, figure.baseline))
+    return figure.strategy, figure.name, *numbers, change, verdict
 
 
 def _number(figure: Figure, value: float | None) -> str:

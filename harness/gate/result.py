@@ -46,7 +46,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Answer:
-    """A strategy's answers to one prompt and turn, by repetition; ``None``: that repetition failed or was not measured."""
+    """A strategy's answers to one prompt and turn, by repetition; ``None``: failed, or not measured."""
 
     prompt: str
     turn: int
@@ -106,7 +106,7 @@ class About:
 
     @property
     def exact(self) -> bool:
-        """Greedy decoding in fp32: tokens and rounds are a property of target, drafter and prompt, not of the machine."""
+        """Greedy decoding in fp32: tokens and rounds depend on target, drafter and prompt alone."""
         return self.greedy and self.dtype == "float32"
 
 

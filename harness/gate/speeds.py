@@ -36,11 +36,12 @@ def absolute(name: str, pairs: Sequence[Pair], tolerance: float) -> Figure:
     ours, theirs = _shared(*({(a.prompt, a.turn): _speeds(a) for a in side if _speeds(a)} for side in zip(*pairs)))
     change = change_of(ours, theirs)
     verdict, detail = judge(change, tolerance)
-    return Figure(name, "decode speed", *(_value(speedup(by_prompt(s))) for s in (ours, theirs)), verdict, change, detail)
+    values = [_value(speedup(by_prompt(side))) for side in (ours, theirs)]
+    return Figure(name, "decode speed", *values, verdict, change, detail)
 
 
 def change_of(candidate: Mapping[Key, Repetitions], baseline: Mapping[Key, Repetitions]) -> Estimate | None:
-    """Candidate / baseline, paired by prompt. Its interval spans two: one from how prompts vary, one from how passes do.
+    """Candidate / baseline, paired by prompt. Its interval spans two: of how prompts vary, and of how passes do.
 
     Both must lie on one side of the tolerance before anything is decided. The same measurements twice are no change at
     all, and not two runs that happen to agree.
@@ -66,7 +67,7 @@ def require_one_machine(candidate: About, baseline: About) -> None:
 
 
 def ratios(answers: Sequence[Answer], arm: Sequence[Answer]) -> dict[Key, Repetitions]:
-    """Decode speed / the baseline arm's of the same prompt, turn and repetition, by prompt and turn, then repetition."""
+    """Decode speed / the baseline arm's of the same repetition, by prompt and turn, then repetition."""
     others = {(a.prompt, a.turn): a for a in arm}
     found = {}
     for answer in answers:
@@ -95,7 +96,7 @@ def _shared(ours: Mapping[Key, Repetitions], theirs: Mapping[Key, Repetitions]) 
 
 
 def _totals(answers: Sequence[Answer], arm: Sequence[Answer]) -> dict[str, list[float]]:
-    """By prompt: tokens after the first and seconds that they took, the strategy's and the arm's; means of repetitions."""
+    """By prompt: tokens after the first and their seconds, the strategy's and the arm's; means of repetitions."""
     found: dict[str, list[float]] = {}
     others = {(a.prompt, a.turn): a for a in arm}
     for answer in answers:

@@ -14,8 +14,8 @@ from typing import Any
 
 from harness.stats import Estimate
 
-# An interval of 98 % ends below the truth in 1 % of cases: equal code is called regressed no more often than that, however
-# noisy the machine.
+# An interval of 98 % ends below the truth in 1 % of cases: equal code is called regressed no more often than that,
+# however noisy the machine.
 CONFIDENCE = 0.98
 
 
