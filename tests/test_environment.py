@@ -1,5 +1,6 @@
 """What is written about the machine, and what must not be."""
 
+import hashlib
 import json
 
 from harness import environment, memory
@@ -27,6 +28,23 @@ def test_the_description_is_json_and_says_who_measured():
     found = json.loads(json.dumps(environment.describe({"dtype": "x"}, {"sha256": "y"}, {"measure": 1})))
     assert found["engine"] == {"dtype": "x"} and found["suite"] == {"sha256": "y"} and found["seeds"] == {"measure": 1}
     assert found["cpu"]["model"] and found["memory_bytes"] > 0 and "numpy" in found["packages"]
+
+
+def test_the_machine_says_who_sets_its_clocks_and_how_busy_it_is():
+    found = environment.cpu()
+    assert {"governor", "max_mhz", "load_average", "usable_cores"} <= set(found) and len(found["load_average"]) == 3
+    assert isinstance(environment.gpus(), list)
+
+
+def test_every_drafter_is_named_by_its_files_checksum(tmp_path):
+    from tiny_decoding import proposers, tiny_target
+
+    from harness.engines.torch.engine import _drafter
+
+    found = {name: _drafter(proposer) for name, proposer in proposers(tiny_target(), tmp_path).items()}
+    sha256 = {name: hashlib.sha256((tmp_path / name / "model.safetensors").read_bytes()).hexdigest() for name in ("mtp", "dflash")}
+    assert found["baseline"] is None and found["mtp"] == {"files": ["model.safetensors"], "sha256": sha256["mtp"]}
+    assert found["dflash"] == found["ddtree"] == {"files": ["model.safetensors"], "sha256": sha256["dflash"]}
 
 
 def test_git_state_outside_a_repository(tmp_path):

@@ -38,6 +38,19 @@ def test_headline_of_a_hand_made_run():
     assert (ddtree["acceptance_length"], ddtree["rounds"], ddtree["peak_memory_bytes"]) == (2, 4, 11)
 
 
+def test_bandwidth_use_needs_an_engine_that_says_what_it_moves():
+    settings = {"weight_bytes": 1000, "cache_bytes_per_token": 10, "copy_bytes_per_s": 400_000}
+    found = summarise(CELLS, ["baseline", "ddtree"], "baseline", 0, settings)
+    # The baseline's four rounds of 10 ms move the weights and a cache of 0, 1, 2 and 3 tokens.
+    assert found["baseline"]["bandwidth_use"] == pytest.approx((4000 + 60) / 0.04 / 400_000)
+    assert summarise(CELLS, ["ddtree"], None, 0, {"weight_bytes": 1000})["ddtree"]["bandwidth_use"] is None
+
+
+def test_cells_under_throttling_are_counted():
+    cells = [cell("a", "baseline", throttled=True), cell("b", "baseline", throttled=None)]
+    assert summarise(cells, ["baseline"], "baseline", 0)["baseline"]["throttled"] == 1
+
+
 def test_one_wrong_token_is_seen():
     cells = [*CELLS[:3], cell("a", "mtp"), cell("b", "mtp", tokens=(1, 2, 3, 4, 6))]
     assert summarise(cells, ["baseline", "mtp"], "baseline", 0)["mtp"]["identical"] == 0.5
