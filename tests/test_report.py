@@ -135,7 +135,8 @@ def test_the_published_table_is_whole():
 
 
 def test_the_environment_is_told_without_private_folders(one):
-    facts = environment.environment(one).set_index("")["value"]
+    facts = environment.shared(one).set_index("fact")["value"]
+    assert environment.differing(one).empty
     assert facts["engine: cache"] == "blocks 3"
     assert facts["environment variables"] == "HARNESS_CACHE=(a folder), OMP_NUM_THREADS=2"
     assert environment.commands(one).splitlines() == [
@@ -143,6 +144,21 @@ def test_the_environment_is_told_without_private_folders(one):
         "python -m pip install -c constraints.txt -e .",
         "python -m harness strategy.budget=16",
     ]
+
+
+def test_what_differs_between_runs_stands_apart(tmp_path):
+    both = of(save(tmp_path / "a"), save(tmp_path / "b", dtype="float32"))
+    assert environment.differing(both).to_dict("records") == [
+        {"run": "A", "engine: dtype": "bfloat16"},
+        {"run": "B", "engine: dtype": "float32"},
+    ]
+    assert "engine: dtype" not in set(environment.shared(both)["fact"])
+
+
+def test_a_gap_of_every_run_is_told_once(tmp_path):
+    told = list(unmeasured.unmeasured(of(save(tmp_path / "a"), save(tmp_path / "b", phases=False)))["not measured"])
+    assert told.count("bandwidth use") == 1
+    assert "a round's phases, in full (run B)" in told
 
 
 def test_text_from_outside_is_escaped():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import pandas as pd
@@ -12,11 +13,27 @@ from harness.report.subject import Reported, Subject
 PACKAGES = ("torch", "vllm", "sglang", "triton", "transformers", "tokenizers", "safetensors", "gguf", "numpy", "hydra-core")
 
 
-def environment(subject: Subject) -> pd.DataFrame:
-    """A row for each fact, a column for each run."""
-    columns = {f"run {run.letter}" if subject.several else "value": _facts(run) for run in subject.runs}
-    names = list(dict.fromkeys(name for facts in columns.values() for name in facts))
-    return pd.DataFrame({"": names, **{title: [facts.get(n, "–") for n in names] for title, facts in columns.items()}})
+def shared(subject: Subject) -> pd.DataFrame:
+    """A row for each fact that holds for every run."""
+    facts = [_facts(run) for run in subject.runs]
+    rows = [{"fact": name, "value": facts[0][name]} for name in _names(facts) if _agree(facts, name)]
+    return pd.DataFrame(rows)
+
+
+def differing(subject: Subject) -> pd.DataFrame:
+    """A row for each run, a column for each fact in which the runs differ; empty for a single run."""
+    facts = [_facts(run) for run in subject.runs]
+    names = [name for name in _names(facts) if not _agree(facts, name)]
+    rows = [{"run": run.letter, **{n: found.get(n, "–") for n in names}} for run, found in zip(subject.runs, facts)]
+    return pd.DataFrame(rows if names else [])
+
+
+def _names(facts: list[dict[str, str]]) -> list[str]:
+    return list(dict.fromkeys(name for found in facts for name in found))
+
+
+def _agree(facts: list[dict[str, str]], name: str) -> bool:
+    return len({found.get(name) for found in facts}) == 1
 
 
 def _facts(run: Reported) -> dict[str, str]:
@@ -61,7 +78,7 @@ def _no_folder(value: str) -> str:
 def text(value: Any) -> str:
     """Nested settings in one line for people."""
     if isinstance(value, dict):
-        return ", ".join(f"{_words(str(name))} {text(v)}" for name, v in value.items()) or "none"
+        return ", ".join(f"{_words(str(name))} {_short(text(v))}" for name, v in value.items()) or "none"
     if isinstance(value, (list, tuple)):
         return ", ".join(map(text, value)) or "none"
     if isinstance(value, bool):
@@ -69,8 +86,13 @@ def text(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):
-        return f"{value:,.6g}"
+        return f"{value:,.0f}" if abs(value) >= 1e6 else f"{value:.6g}"
     return f"{value:,}" if isinstance(value, int) and abs(value) >= 10_000 else str(value)
+
+
+def _short(value: str) -> str:
+    """The beginning of a checksum: the whole stands in ``environment.json``."""
+    return f"{value[:12]}…" if re.fullmatch("[0-9a-f]{64}", value) else value
 
 
 def commands(subject: Subject) -> str:

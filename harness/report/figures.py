@@ -185,16 +185,11 @@ def budgets(subject: Subject) -> Figure | None:
         return None
     figure, (accepted, speed) = _figure(3.4, columns=2)
     ratios = all(run.figures[name]["speedup"] for run, name in points)
-    # An arm of another name is the same strategy with another budget: one line for each suite and each plugin.
-    groups: dict[tuple[str, str], list[tuple[Reported, str]]] = {}
-    for run, name in points:
-        groups.setdefault((run.config["suite"]["name"], run.arms[name].get("_target_", name)), []).append((run, name))
-    for number, ((suite, plugin), members) in enumerate(groups.items()):
+    for number, (label, members) in enumerate(_curves(points).items()):
         members.sort(key=lambda member: member[0].budget(member[1]))
         colour = subject.colour(members[0][1])
         style = {"color": colour, "ls": STYLES[number % len(STYLES)], "marker": "o", "ms": 5}
         where = [run.budget(name) for run, name in members]
-        label = f"{plugin.split('.')[-2] if plugin.count('.') else plugin}, {suite}"
         accepted.plot(where, [run.figures[name]["acceptance_length"] for run, name in members], label=label, **style)
         if ratios:
             values = np.array([[np.nan if v is None else v for v in run.figures[name]["speedup"]] for run, name in members])
@@ -207,8 +202,26 @@ def budgets(subject: Subject) -> Figure | None:
         axes.set_xscale("log", base=2)
         axes.set_xticks(sorted({run.budget(name) for run, name in points}))
         axes.xaxis.set_major_formatter("{x:.0f}")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * axes.dataLim.y1)
         axes.set_xlabel("node budget")
         axes.grid(alpha=0.25)
     _legend(figure, accepted)
     return figure
+
+
+def _curves(points: list[tuple[Reported, str]]) -> dict[str, list[tuple[Reported, str]]]:
+    """Points that may be joined by a line, by what the line is called: one plugin, one model, the very same prompts.
+
+    An arm of another name is the same strategy with another budget.
+    """
+    found: dict[tuple[str, ...], list[tuple[Reported, str]]] = {}
+    for run, name in points:
+        same = (run.arms[name].get("_target_", name), run.config["model"]["name"], run.figures[name]["prompts_sha256"])
+        found.setdefault(same, []).append((run, name))
+    return {_curve_name(members): members for members in found.values()}
+
+
+def _curve_name(members: list[tuple[Reported, str]]) -> str:
+    run, name = members[0]
+    letters = "".join(dict.fromkeys(r.letter for r, _ in members))
+    return f"{letters}: {run.plugin(name)}, {run.config['model']['name']}, {run.config['suite']['name']}"

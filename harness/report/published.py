@@ -56,7 +56,7 @@ def beside(subject: Subject, table: pd.DataFrame | None = None) -> pd.DataFrame:
     rows = []
     for run in subject.runs:
         for theirs in matches(run, table).itertuples():
-            for name in [n for n in run.figures if theirs.strategy in (n, _plugin(run, n))]:
+            for name in [n for n in run.figures if theirs.strategy in (n, run.plugin(n))]:
                 ours = run.figures[name]
                 rows.append({
                     "strategy": subject.name(run, name),
@@ -67,12 +67,6 @@ def beside(subject: Subject, table: pd.DataFrame | None = None) -> pd.DataFrame:
                     "acceptance, ours": number(ours["acceptance_length_mean_over_requests"]),
                 })  # fmt: skip
     return pd.DataFrame(rows)
-
-
-def _plugin(run: Reported, strategy: str) -> str:
-    """The plugin behind an arm: ``strategies.ddtree.build`` is ddtree, whatever the arm is called."""
-    parts = str(run.arms[strategy].get("_target_", "")).split(".")
-    return parts[-2] if len(parts) > 1 else ""
 
 
 def differences(subject: Subject, table: pd.DataFrame | None = None) -> pd.DataFrame:

@@ -46,7 +46,7 @@ def _row(values: Sequence) -> str:
 
 def _is_prose(data: pd.DataFrame) -> bool:
     """Sentences are set to the left and wrapped, figures to the right and never broken."""
-    return max(data.iloc[:, 1:].astype(str).map(len).max(), default=0) > 60
+    return max(data.iloc[:, 1:].astype(str).map(len).max(), default=0) > 40
 
 
 def figure(drawn: Figure | None, caption: str, otherwise: str = "") -> Shown:

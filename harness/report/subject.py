@@ -57,6 +57,11 @@ class Reported:
         budget = self.arms[strategy].get("budget")
         return budget if isinstance(budget, int) else None
 
+    def plugin(self, strategy: str) -> str:
+        """The plugin behind an arm: ``strategies.ddtree.build`` is ddtree, whatever the arm is called."""
+        parts = str(self.arms[strategy].get("_target_", "")).split(".")
+        return parts[-2] if len(parts) > 1 else strategy
+
     @property
     def arms(self) -> dict[str, dict[str, Any]]:
         return _arms(self.config)

@@ -18,11 +18,15 @@ ALWAYS = (
 
 
 def unmeasured(subject: Subject) -> pd.DataFrame:
-    """What is missing and why, a row each; what is missing in every run first."""
+    """What is missing and why, a row each, with the runs it holds for where it is not all of them."""
     rows = [{"not measured": what, "why": why} for what, why in ALWAYS]
+    runs_of: dict[tuple[str, str], list[str]] = {}
     for run in subject.runs:
-        where = f"run {run.letter}: " if subject.several else ""
-        rows += [{"not measured": where + what, "why": why} for what, why in _gaps(run)]
+        for gap in _gaps(run):
+            runs_of.setdefault(gap, []).append(run.letter)
+    for (what, why), letters in runs_of.items():
+        where = f" (run {', '.join(letters)})" if subject.several and len(letters) < len(subject.runs) else ""
+        rows.append({"not measured": what + where, "why": why})
     return pd.DataFrame(rows)
 
 
