@@ -18,10 +18,13 @@ _CHECKED = re.compile(rb', "crc32": "([0-9a-f]{8})"\}$')
 def append(path: Path, data: Mapping[str, Any]) -> None:
     """Add one line and wait until the disk has it. ``data`` may not be empty."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
-    with open(path, "ab") as file:
-        file.write(text[:-1] + b', "crc32": "%08x"}\n' % zlib.crc32(text))
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(path, "ab") as file:
+            file.write(text[:-1] + b', "crc32": "%08x"}\n' % zlib.crc32(text))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}; make room, then go on with resume=FOLDER") from error
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
@@ -40,12 +43,15 @@ def repair(path: Path) -> int:
     """Cut off what a killed process left of its last line, so that the next begins anew; returns the bytes cut."""
     if not path.exists():
         return 0
-    with open(path, "r+b") as file:
-        data = file.read()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            file.truncate(whole)
-            os.fsync(file.fileno())
+    try:
+        with open(path, "r+b") as file:
+            data = file.read()
+            whole = data.rfind(b"\n") + 1
+            if whole < len(data):
+                file.truncate(whole)
+                os.fsync(file.fileno())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read and mended: {error.strerror}; put it back, or run anew") from error
     return len(data) - whole
 
 

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from harness import lines
 from harness.errors import UserError
 from harness.measuring import Schedule
+from harness.schemas import GROUPS
 from harness.store import CELLS, CONTROL, SAMPLES, Cell, Key, Store
 
 # What must be as it was, or the new cells are of another measurement. Other differences are told and do not stop it.
@@ -33,6 +34,9 @@ def reopen(folder: str, overrides: Sequence[str]) -> tuple[Store, DictConfig]:
         raise UserError(f"resume={folder}: holds no config.yaml, so it is no run's folder or was killed before it began; run anew")
     store = Store(Path(folder))
     store.lock()
+    environment = store.read_json("environment.json")
+    if environment is not None:  # otherwise it was killed before anything was measured
+        check_config(store.folder, environment)
     for name in (CELLS, CONTROL, SAMPLES):
         lines.repair(store.folder / name)
     return store, read_config(path)
@@ -44,14 +48,15 @@ def read_config(path: Path) -> DictConfig:
         config = OmegaConf.load(path)
     except Exception as error:  # YAML can be wrong in many ways
         raise UserError(f"{path}: is damaged ({' '.join(str(error).split())[:120]}); run anew") from error
-    if not isinstance(config, DictConfig) or not {"strategy", "arms", "engine", "model", "suite"} <= set(config):
-        raise UserError(f"{path}: is no run's configuration: some of its groups are missing; run anew")
+    whole = isinstance(config, DictConfig) and all(isinstance(config.get(group), DictConfig) for group in GROUPS)
+    if not whole:
+        raise UserError(f"{path}: is no run's configuration: it needs the groups {', '.join(GROUPS)}; run anew")
     return config
 
 
 def check_config(folder: Path, environment: Mapping[str, Any]) -> None:
     """Raise ``UserError`` unless config.yaml is the file that ``environment`` was written with."""
-    if environment["config_sha256"] != _config_sha256(folder):
+    if environment.get("config_sha256") != _config_sha256(folder):
         raise UserError(f"{folder / 'config.yaml'}: is not the one that the run began with; put it back, or run anew")
 
 
@@ -82,7 +87,6 @@ def record(store: Store, environment: dict[str, Any]) -> tuple[int, list[str]]:
             was, now = first[group].get(name), environment[group].get(name)
             if was != now:
                 raise UserError(f"resume={store.folder}: {group}.{name} was {was} and is now {now}; put it back, or run anew")
-    check_config(store.folder, first)
     session = 1 + sum(1 for _ in store.folder.glob("environment-*.json"))
     store.write_json(f"environment-{session}.json", environment)
     return session, list(_differences(first, environment))

@@ -19,6 +19,8 @@ from harness.suites import SuiteConfig
 
 Schema = TypeVar("Schema")
 
+GROUPS = ("strategy", "arms", "engine", "model", "suite", "sampling", "measure")
+
 # What an engine adds when it builds a strategy. What the harness adds when it builds an engine, and the name it keeps.
 STRATEGY_IS_GIVEN = ("target",)
 ENGINE_IS_GIVEN = ("model", "strategies", "name")
@@ -96,10 +98,9 @@ class Plan:
 
 def read(config: DictConfig) -> Plan:
     """The plan that a composed configuration describes. Raises ``UserError`` with the value and the way out."""
-    groups = ("strategy", "arms", "engine", "model", "suite", "sampling", "measure")
     for key in config:
-        if key not in groups:
-            raise UserError(f"{key}: unknown key; {choose(str(key), groups)}")
+        if key not in GROUPS:
+            raise UserError(f"{key}: unknown key; {choose(str(key), GROUPS)}")
     measure = fill(MeasureConfig, "measure", config.measure)
     arms = _arms(config)
     if measure.baseline is not None and measure.baseline not in arms:

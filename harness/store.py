@@ -127,8 +127,11 @@ class Store:
     def write_text(self, name: str, text: str) -> None:
         """Whole or not at all: what a killed process leaves is the old file or the new one."""
         part = self.folder / f".{name}.part"
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, self.folder / name)
+        try:
+            part.write_text(text, encoding="utf-8")
+            os.replace(part, self.folder / name)
+        except OSError as error:
+            raise UserError(f"{self.folder / name}: cannot be written: {error.strerror}; make room or set measure.root") from error
 
     def write_json(self, name: str, data: Mapping[str, Any]) -> None:
         """An object with a checksum of itself, which ``read_json`` verifies."""
