@@ -13,7 +13,7 @@ from harness.store import CONTROL, Cell, Failure, Key, Store
 KINDS = ("chat", "code", "maths")
 
 
-def config(budget: int = 16, temperature: float = 0.0, model: str = "m", suite: str = "quick", baseline: str | None = "baseline"):
+def config(budget: int = 16, temperature: float = 0.0, model: str = "m", suite: str = "quick", baseline="baseline"):
     return {
         "strategy": {"name": "ddtree", "_target_": "strategies.ddtree.build", "budget": budget},
         "arms": {"baseline": {"name": "baseline", "_target_": "strategies.baseline.build"}},

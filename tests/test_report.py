@@ -38,7 +38,8 @@ def test_speedup_names_its_extremes(one):
 
 def test_phases_and_their_rest(one):
     row = tables.round_times(one).set_index("strategy").loc["baseline"]
-    assert (row["draft [ms]"], row["verify [ms]"], row["host gap [ms]"], row["round [ms]"]) == ("5.00", "10.00", "2.50", "20.00")
+    shown = [row[f"{phase} [ms]"] for phase in ("draft", "verify", "accept and commit", "host gap", "round")]
+    assert shown == ["5.00", "10.00", "2.50", "2.50", "20.00"]
 
 
 def test_latency_percentiles_say_how_many_samples(one):
@@ -88,7 +89,8 @@ def test_sampled_answers_are_not_called_different(tmp_path):
 
 
 def test_what_was_not_measured_is_said_with_its_reason(tmp_path):
-    gaps = unmeasured.unmeasured(of(save(tmp_path / "run", prompts=3, failed=True, ended=False, phases=False, differs=True)))
+    run = save(tmp_path / "run", prompts=3, failed=True, ended=False, phases=False, differs=True)
+    gaps = unmeasured.unmeasured(of(run))
     told = dict(zip(gaps["not measured"], gaps["why"]))
     assert "stopped before its end" in told["the rest of the run"]
     assert told["1 answer of ddtree"] == "failed: RuntimeError: out of <memory>"

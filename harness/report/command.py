@@ -54,7 +54,9 @@ def _execute(executed: Path, folders: Sequence[str]) -> None:
         )
     except PapermillExecutionError as error:
         reason = " ".join(f"{error.ename}: {error.evalue}".split())
-        raise UserError(f"{executed}: cell {error.exec_count} failed with {reason}; open the notebook to see where") from error
+        raise UserError(f"{executed}: cell {error.exec_count} failed with {reason}; see there") from error
+    except KeyError as error:  # jupyter_client.kernelspec.NoSuchKernel
+        raise UserError(f"no Jupyter kernel ({error}); python -m ipykernel install --sys-prefix") from error
     except RuntimeError as error:  # the kernel died
         raise UserError(f"{executed}: the notebook's process ended early ({' '.join(str(error).split())})") from error
     _forget_paths(executed)

@@ -10,7 +10,9 @@ import pandas as pd
 
 from harness.report.subject import Reported, Subject
 
-PACKAGES = ("torch", "vllm", "sglang", "triton", "transformers", "tokenizers", "safetensors", "gguf", "numpy", "hydra-core")
+PACKAGES = (
+    "torch", "vllm", "sglang", "triton", "transformers", "tokenizers", "safetensors", "gguf", "numpy", "hydra-core",
+)  # fmt: skip
 
 
 def shared(subject: Subject) -> pd.DataFrame:
@@ -43,7 +45,7 @@ def _facts(run: Reported) -> dict[str, str]:
     cores = f"{cpu.get('usable_cores')} usable of {cpu.get('logical_cores')}, {cpu.get('physical_cores')} physical"
     facts = {
         "started": found.get("at"),
-        "harness": f"commit {git['commit'][:12]}{', with changes not committed' if git['dirty'] else ''}" if git else "no git repository",
+        "harness": _code(git),
         "CPU": cpu.get("model"),
         "cores": cores,
         "clock governor": cpu.get("governor") or "not told (a virtual machine's is its host's affair)",
@@ -60,6 +62,12 @@ def _facts(run: Reported) -> dict[str, str]:
         "environment variables": ", ".join(f"{n}={_no_folder(v)}" for n, v in (found.get("variables") or {}).items()),
     }
     return {name: str(value) for name, value in facts.items() if value not in (None, "")}
+
+
+def _code(git: dict[str, Any]) -> str:
+    if not git:
+        return "no git repository"
+    return f"commit {git['commit'][:12]}{', with changes not committed' if git['dirty'] else ''}"
 
 
 def _words(name: str) -> str:
@@ -105,7 +113,7 @@ def commands(subject: Subject) -> str:
         if git:
             lines.append(f"git checkout {git['commit']}")
             if git["dirty"]:
-                lines.append("# the tree had changes that were not committed: this commit is not quite what was measured")
+                lines.append("# not quite what was measured: the tree had changes that were not committed")
         lines.append("python -m pip install -c constraints.txt -e .")
         lines += [run.environment.get("command", "# the command was not recorded"), ""]
     return "\n".join(lines).strip()

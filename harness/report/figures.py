@@ -61,14 +61,15 @@ def speedups(subject: Subject) -> Figure | None:
     axes.set_yticks(range(len(shown)), [subject.name(run, name) for run, name in shown])
     axes.invert_yaxis()
     axes.axvline(1, color="black", lw=1, ls=":")
-    axes.set_xlim(0, 1.16 * max(run.figures[name]["speedup"][2] or run.figures[name]["speedup"][0] for run, name in shown))
+    axes.set_xlim(0, 1.16 * max(max(v for v in run.figures[name]["speedup"] if v is not None) for run, name in shown))
     axes.set_xlabel("speedup over the baseline")
     return figure
 
 
 def prompts(subject: Subject) -> Figure | None:
     """A dot for each prompt's own speedup, in a row for each kind of prompt."""
-    shown = [(run, name) for run, name in _lines(subject) if name != run.baseline and run.figures[name]["speedup_by_prompt"]]
+    compared = [(run, name) for run, name in _lines(subject) if name != run.baseline]
+    shown = [(run, name) for run, name in compared if run.figures[name]["speedup_by_prompt"]]
     if not shown:
         return None
     kinds = sorted({cell.category for run in subject.runs for cell in run.cells})
@@ -78,7 +79,8 @@ def prompts(subject: Subject) -> Figure | None:
         offset = (number - (len(shown) - 1) / 2) * 0.7 / len(shown)
         points = [(speed, kind[prompt] + offset) for prompt, speed in run.figures[name]["speedup_by_prompt"].items()]
         marker = MARKERS[subject.runs.index(run) % len(MARKERS)]
-        axes.scatter(*zip(*points), s=22, marker=marker, color=subject.colour(name), alpha=0.8, lw=0, label=subject.name(run, name))
+        style = {"marker": marker, "color": subject.colour(name), "label": subject.name(run, name)}
+        axes.scatter(*zip(*points), s=22, alpha=0.8, lw=0, **style)
     for border in np.arange(len(kinds) - 1) + 0.5:
         axes.axhline(border, color="#dddddd", lw=0.6)
     axes.set_yticks(range(len(kinds)), kinds)
@@ -100,7 +102,8 @@ def histogram(subject: Subject) -> Figure | None:
         counts = np.array(run.figures[name]["accepted_histogram"])
         axes.bar(range(len(counts)), counts / counts.sum(), 0.8, color=subject.colour(name))
         length = run.figures[name]["acceptance_length"]
-        axes.set_title(f"{subject.name(run, name)}: {length:.2f} tokens a round, {counts.sum():,} rounds", loc="left", fontsize=9.5)
+        title = f"{subject.name(run, name)}: {length:.2f} tokens a round, {counts.sum():,} rounds"
+        axes.set_title(title, loc="left", fontsize=9.5)
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     panels[-1].set_xlabel("drafted tokens accepted in a round")
@@ -118,7 +121,8 @@ def by_depth(subject: Subject) -> Figure | None:
         for axes, key in zip(panels, ("acceptance_by_depth", "acceptance_to_depth")):
             values, style = run.figures[name][key], _style(subject, run)
             depths = range(1, len(values) + 1)
-            axes.plot(depths, values, style, marker="o", ms=4, color=subject.colour(name), label=subject.name(run, name))
+            label = subject.name(run, name)
+            axes.plot(depths, values, style, marker="o", ms=4, color=subject.colour(name), label=label)
     for axes, title in zip(panels, ("once the depth before was", "at all")):
         axes.set_title(title, fontsize=10, loc="left")
         axes.set_xlabel("depth in the draft")
@@ -169,7 +173,8 @@ def round_times(subject: Subject) -> Figure | None:
         left += widths
     for row, (run, name) in enumerate(shown):
         tokens = run.figures[name]["acceptance_length"]
-        axes.annotate(f"{left[row]:.1f} ms, {tokens:.2f} tok", (left[row], row), (6, 0), textcoords="offset points", va="center", fontsize=9)
+        place = {"xy": (left[row], row), "xytext": (6, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(f"{left[row]:.1f} ms, {tokens:.2f} tok", fontsize=9, **place)
     axes.set_yticks(range(len(shown)), [subject.name(run, name) for run, name in shown])
     axes.invert_yaxis()
     axes.set_xlim(0, 1.35 * left.max())
@@ -179,7 +184,7 @@ def round_times(subject: Subject) -> Figure | None:
 
 
 def budgets(subject: Subject) -> Figure | None:
-    """Acceptance length and speedup (speed where there is none) against node budget; ``None`` with fewer than two budgets."""
+    """Acceptance length and speedup (speed where there is none) against node budget; ``None`` with fewer than two."""
     points = [(run, name) for run, name in _lines(subject) if run.budget(name) is not None]
     if len({run.budget(name) for run, name in points}) < 2:
         return None
@@ -192,8 +197,8 @@ def budgets(subject: Subject) -> Figure | None:
         where = [run.budget(name) for run, name in members]
         accepted.plot(where, [run.figures[name]["acceptance_length"] for run, name in members], label=label, **style)
         if ratios:
-            values = np.array([[np.nan if v is None else v for v in run.figures[name]["speedup"]] for run, name in members])
-            speed.errorbar(where, values[:, 0], [values[:, 0] - values[:, 1], values[:, 2] - values[:, 0]], capsize=3, **style)
+            value, low, high = np.array([run.figures[name]["speedup"] for run, name in members], dtype=float).T
+            speed.errorbar(where, value, [value - low, high - value], capsize=3, **style)
         else:
             speed.plot(where, [run.figures[name]["decode_tokens_per_s"] for run, name in members], **style)
     accepted.set_ylabel("acceptance length, tokens a round")

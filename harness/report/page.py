@@ -1,4 +1,4 @@
-"""From an executed notebook to one HTML file that needs nothing else: no script, no font, no style sheet, no network."""
+"""From an executed notebook to one HTML file that needs nothing else: no script, no font, no network."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def read(path: Path = TABLE) -> pd.DataFrame:
 
 
 def model_of(run: Reported, known: list[str]) -> str | None:
-    """Which of the ``known`` models a run decoded, by its name or the last part of its path; letter case does not count."""
+    """Which of the ``known`` models a run decoded, by its name or its path's last part, in any letter case."""
     model = run.config["model"]
     names = {str(model["name"]).lower(), Path(str(model.get("path") or "")).name.lower()}
     return next((name for name in known if name.lower() in names), None)
@@ -106,6 +106,7 @@ def _differences(run: Reported) -> Iterator[tuple[str, str, str]]:
 def no_match(subject: Subject) -> str:
     """One line for a report without published figures."""
     if not TABLE.is_file():
-        return f"Published figures were not looked up: they lie in the repository (results/published/{TABLE.name}), not in the package."
-    asked = "; ".join(dict.fromkeys(f"{r.config['model']['name']} with suite {r.config['suite']['name']}" for r in subject.runs))
+        return f"No published figure was looked up: results/published/{TABLE.name} is in the repository, not in the package."
+    pairs = [(run.config["model"]["name"], run.config["suite"]["name"]) for run in subject.runs]
+    asked = "; ".join(f"{model} with suite {suite}" for model, suite in dict.fromkeys(pairs))
     return f"No published figure matches: {SOURCE}, the table that is kept here, has none for {asked}."

@@ -82,6 +82,7 @@ def _verdict(run: Reported) -> str:
             "The run samples, so equal answers cannot be asked for; whether the distribution is the target's is a matter "
             "for a test over many samples of one prompt (tests/test_distribution.py), not of this run."
         )
+    total = sum(len(found["divergences"]) for found in run.lossless["strategies"].values())
     compared = sum(found["compared"] for found in run.lossless["strategies"].values())
     differing = {name: len(found["divergences"]) for name, found in run.lossless["strategies"].items()}
     parted = ", ".join(f"{name} {count}" for name, count in differing.items() if count)
@@ -92,8 +93,7 @@ def _verdict(run: Reported) -> str:
     if run.lossless["dtype"] == "float32":
         return f"NOT LOSSLESS: answers differ in greedy float32, where none may ({parted}). That is a bug."
     return (
-        f"{sum(differing.values())} of {compared} answers compared {'differs' if sum(differing.values()) == 1 else 'differ'} "
-        f"from the baseline's ({parted}). In "
+        f"{total} of {compared} answers compared {'differs' if total == 1 else 'differ'} from the baseline's ({parted}). In "
         f"{run.lossless['dtype']} a pass over several tokens rounds differently from a pass over one, so a near-tie "
         "between the two best tokens can fall the other way: a small margin at the first difference says so. "
         "The same run with model.dtype=float32 must show none."

@@ -28,7 +28,7 @@ class Shown:
 
 
 def table(data: pd.DataFrame, caption: str = "", otherwise: str = "") -> Shown:
-    """A table that scrolls sideways where it is too wide; the first column stays a heading. ``otherwise``: when it is empty."""
+    """A table that scrolls sideways where it is too wide, under its first column. ``otherwise``: said of an empty one."""
     if not len(data):
         return text(otherwise)
     head = "".join(f'<th scope="col">{html.escape(str(name))}</th>' for name in data.columns)
@@ -56,7 +56,8 @@ def figure(drawn: Figure | None, caption: str, otherwise: str = "") -> Shown:
     file = BytesIO()
     drawn.savefig(file, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
     data, said = base64.b64encode(file.getvalue()).decode(), html.escape(caption)
-    return Shown(f'<figure><img alt="{said}" src="data:image/png;base64,{data}"><figcaption>{said}</figcaption></figure>')
+    image = f'<img alt="{said}" src="data:image/png;base64,{data}">'
+    return Shown(f"<figure>{image}<figcaption>{said}</figcaption></figure>")
 
 
 def text(*sentences: str, kind: str = "") -> Shown:

@@ -1,4 +1,4 @@
-"""What a report is about: runs, read once, with their figures and the names and colours that stay the same throughout."""
+"""What a report is about: runs, read once, with their figures, and names and colours that stay the same."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Subject:
 
 
 def read(folders: Sequence[str]) -> Subject:
-    """The runs in ``folders``. Raises ``UserError``, one line, for a folder that is damaged or holds no measured cell."""
+    """The runs in ``folders``. Raises ``UserError`` for a folder that is damaged or holds no measured cell."""
     if not folders:
         raise UserError("no run given; say python -m harness.report RUN, with a run's folder for RUN")
     found = tuple(_read(Path(folder), _letter(number)) for number, folder in enumerate(folders))

@@ -66,7 +66,7 @@ def meanings() -> pd.DataFrame:
 
 
 def speedups(subject: Subject) -> pd.DataFrame:
-    """Speedup over the baseline: mean over prompts, its interval, the ratio of totals, and the slowest and fastest prompt."""
+    """Speedup over the baseline: mean over prompts with its interval, ratio of totals, slowest and fastest prompt."""
     rows = []
     for run in subject.runs:
         total = (run.figures.get(run.baseline) or {}).get("decode_tokens_per_s")
@@ -118,7 +118,13 @@ def latencies(subject: Subject) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-PHASES = {"draft_s": "draft", "build_s": "build tree", "verify_s": "verify", "commit_s": "accept and commit", "host_s": "host gap"}
+PHASES = {
+    "draft_s": "draft",
+    "build_s": "build tree",
+    "verify_s": "verify",
+    "commit_s": "accept and commit",
+    "host_s": "host gap",
+}
 
 
 def round_times(subject: Subject) -> pd.DataFrame:

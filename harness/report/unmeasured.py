@@ -11,7 +11,7 @@ from harness.report.subject import Reported, Subject
 from harness.stats import CONFIDENCE
 
 ALWAYS = (
-    ("several requests at a time", "every request ran alone; speed under load, where drafts compete for the same compute, is another measurement"),
+    ("several requests at a time", "every request ran alone; under load drafts compete for the same compute"),
     ("quality of the answers", "answers are compared with the baseline's, never marked right or wrong"),
     ("energy", "power is sampled on a GPU to mark throttled cells, and is not integrated"),
 )  # fmt: skip
@@ -46,7 +46,8 @@ def _missing_cells(run: Reported) -> Iterator[tuple[str, str]]:
     if not run.ended or run.interrupted:
         counts = ", ".join(f"{name} {len(prompts)}" for name, prompts in measured.items())
         of = f" of {planned}" if planned else ""
-        yield "the rest of the run", f"it was stopped before its end; prompts begun{of}: {counts}. resume=FOLDER finishes it"
+        why = f"it was stopped before its end; prompts begun{of}: {counts}. resume=FOLDER finishes it"
+        yield "the rest of the run", why
     reasons = Counter((c.key.strategy, f"{c.failure.kind}: {c.failure.message}") for c in run.cells if c.failure)
     for (strategy, reason), count in reasons.most_common(8):
         yield f"{count} answer{'s' if count > 1 else ''} of {strategy}", f"failed: {' '.join(reason.split())[:200]}"
