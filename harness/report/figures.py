@@ -1,4 +1,4 @@
-"""The report's figures. Each takes a ``Subject`` and returns a matplotlib figure, ``None`` where there is nothing to draw.
+"""The report's figures: each takes a ``Subject`` and returns a matplotlib figure, ``None`` if there is nothing to draw.
 
 They are narrow, with letters large enough that a page on a phone shows them whole and legible.
 """

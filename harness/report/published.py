@@ -106,7 +106,7 @@ def _differences(run: Reported) -> Iterator[tuple[str, str, str]]:
 def no_match(subject: Subject) -> str:
     """One line for a report without published figures."""
     if not TABLE.is_file():
-        return f"No published figure was looked up: results/published/{TABLE.name} is in the repository, not in the package."
+        return f"No published figure was looked up: results/published/{TABLE.name} is not in the package."
     pairs = [(run.config["model"]["name"], run.config["suite"]["name"]) for run in subject.runs]
     asked = "; ".join(f"{model} with suite {suite}" for model, suite in dict.fromkeys(pairs))
     return f"No published figure matches: {SOURCE}, the table that is kept here, has none for {asked}."

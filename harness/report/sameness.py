@@ -93,8 +93,8 @@ def _verdict(run: Reported) -> str:
     if run.lossless["dtype"] == "float32":
         return f"NOT LOSSLESS: answers differ in greedy float32, where none may ({parted}). That is a bug."
     return (
-        f"{total} of {compared} answers compared {'differs' if total == 1 else 'differ'} from the baseline's ({parted}). In "
-        f"{run.lossless['dtype']} a pass over several tokens rounds differently from a pass over one, so a near-tie "
+        f"{total} of {compared} answers compared {'differs' if total == 1 else 'differ'} from the baseline's ({parted}). "
+        f"In {run.lossless['dtype']} a pass over several tokens rounds differently from a pass over one, so a near-tie "
         "between the two best tokens can fall the other way: a small margin at the first difference says so. "
         "The same run with model.dtype=float32 must show none."
     )
@@ -117,6 +117,6 @@ def looping(subject: Subject) -> pd.DataFrame:
 
 
 LOOPING_CAPTION = (
-    f"An answer loops when at least {LOOPS_FROM:.0%} of its sequences of four tokens occurred in it before. Loops are easy to "
-    f"draft, so a high share flatters every strategy: compare the last two columns. {NONE}: no such answer."
+    f"An answer loops when at least {LOOPS_FROM:.0%} of its sequences of four tokens occurred in it before. Loops are easy "
+    f"to draft, so a high share flatters every strategy: compare the last two columns. {NONE}: no such answer."
 )
