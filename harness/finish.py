@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
-from harness.losslessness import Losslessness, Setting, losslessness
+from harness.losslessness import LOUD, Losslessness, Setting, losslessness
 from harness.plot import draw
 from harness.schemas import Plan
 from harness.store import CONTROL, Cell, Key, Store, finite
@@ -42,7 +42,7 @@ def finish(
     console.print(terminal_table(summary, title, console.width))
     console.print()
     for line in [*meanings(), "", *notes, f"everything is in {store.folder}"]:
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line, markup=False, soft_wrap=True, style="bold red" if line.startswith(LOUD) else None)
     print(json.dumps({"run": str(store.folder), "strategies": finite(headline(summary))}, ensure_ascii=False), flush=True)
     if interrupted:
         return INTERRUPTED

@@ -10,6 +10,8 @@ from typing import Any
 from harness.store import Cell, Key
 from harness.summary import pairs
 
+LOUD = "NOT LOSSLESS"
+
 
 @dataclass(frozen=True)
 class Divergence:
@@ -129,7 +131,7 @@ class Losslessness:
 
     def lines(self) -> list[str]:
         """A line for each strategy and one for the control, for people; what must not be comes first and is loud."""
-        loud = [f"NOT LOSSLESS: {name} differs from the baseline in greedy float32, where it must not; see below" for name in self.broken()]
+        loud = [f"{LOUD}: {name} leaves the baseline in greedy float32, where it must not" for name in self.broken()]
         told = [self._line(name, found) for name, found in self.strategies.items() if found.compared]
         if self.control is not None and self.control.compared:
             equal = self.control.compared - len(self.control.divergences)

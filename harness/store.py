@@ -144,13 +144,14 @@ class Store:
         path = self.folder / name
         if not path.exists():
             return None
+        way_out = f"resume={self.folder} writes it anew" if name == "summary.json" else "put it back, or run anew"
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             found = data.pop("crc32", None)
         except (OSError, ValueError, AttributeError) as error:
-            raise UserError(f"{path}: is damaged ({' '.join(str(error).split())}); finish the run again with resume=") from error
+            raise UserError(f"{path}: is damaged ({' '.join(str(error).split())}); {way_out}") from error
         if found != _checksum(data):
-            raise UserError(f"{path}: was altered after it was written: its checksum differs; finish the run again with resume=")
+            raise UserError(f"{path}: was altered after it was written: its checksum differs; {way_out}")
         return data
 
 

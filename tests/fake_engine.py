@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from harness.errors import UserError
 from harness.records import Decoded, Request, Round
@@ -62,7 +63,10 @@ class FakeEngine:
         tokens = [2 + (sum(request.prompt_ids) * (i + 1)) % 97 for i in range(count)]
         if strategy == self.differs:
             tokens[-1] += 1
-        return fake_decoded(tokens, a_round=2 if strategy == "ddtree" else 1)
+        decoded = fake_decoded(tokens, a_round=2 if strategy == "ddtree" else 1)
+        if request.round_times:
+            return decoded
+        return replace(decoded, rounds=tuple(replace(r, verify_s=None) for r in decoded.rounds))
 
 
 def fake_decoded(tokens, a_round: int = 1, ttft_s: float = 0.1, round_s: float = 0.01) -> Decoded:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fake_engine import FakeEngine
 
 from harness.__main__ import main
 
@@ -78,6 +79,20 @@ def test_the_baseline_alone(harness):
 def test_a_wrong_answer_shows(harness):
     _, out, _ = harness(*FAKE, *SHORT, "+engine.differs=ddtree")
     assert last_line(out)["strategies"]["ddtree"]["identical"] == 0
+
+
+def test_round_times_are_taken_unless_told_otherwise(harness):
+    for options, taken in (((), True), (("measure.round_times=false",), False)):
+        _, out, _ = harness(*FAKE, *SHORT, *options)
+        figures = json.loads(Path(last_line(out)["run"], "summary.json").read_text())["strategies"]["ddtree"]
+        assert (figures["mean_round"]["verify_s"] is not None) == taken and figures["chunk_s"]["p50"] > 0
+
+
+def test_a_wrong_answer_in_greedy_fp32_is_loud(harness, monkeypatch):
+    monkeypatch.setattr(FakeEngine, "settings", lambda self: {"dtype": "float32"})
+    _, out, _ = harness(*FAKE, *SHORT, "+engine.differs=ddtree")
+    assert "NOT LOSSLESS: ddtree" in out
+    assert "NOT LOSSLESS: ddtree" in Path(last_line(out)["run"], "table.md").read_text()
 
 
 def test_failed_cells_are_told_and_the_run_goes_on(harness):

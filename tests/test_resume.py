@@ -102,6 +102,16 @@ def test_a_finished_run_measures_nothing_again(cut):
     assert status == 0 and "0 cells" in err and (folder / CELLS).read_bytes() == before
 
 
+def test_a_damaged_summary_is_written_anew(cut):
+    harness, folder = cut
+    harness(f"resume={folder}")
+    damage(folder / "summary.json", b'"rounds": ', b'"rounds": 1')
+    with pytest.raises(UserError, match="resume=run writes it anew"):
+        Store(folder).read_json("summary.json")
+    harness(f"resume={folder}")
+    assert Store(folder).read_json("summary.json")["strategies"]["baseline"]["rounds"] == 12
+
+
 def test_nothing_else_may_be_given_with_resume(cut):
     harness, folder = cut
     for other in ("suite.limit=4", "strategy=mtp", "measure.repetitions=2", "+engine.differs=ddtree"):
