@@ -2,6 +2,8 @@
 
 import pytest
 
+import harness  # noqa: F401  before torch, so that its threads wait as the command's do
+
 
 @pytest.fixture(scope="session")
 def smollm2_models():
