@@ -2,8 +2,10 @@
 
     python benchmarks/kill_resume.py --kills 30 --output results/kill_resume.json [KEY=VALUE ...]
 
-Each trial starts ``python -m harness`` with the given overrides and sends SIGKILL at a moment that is uniform over the
-time from the making of the run's folder to its end. Every third trial kills the resumed process too. Then the run is
+Each trial starts ``python -m harness`` with the given overrides and sends SIGKILL at a random moment: after a number of
+cells that is uniform from none to all, and a random part of a cell's time (behind the last cell: of the time that the end
+of a run takes). Every third trial kills the resumed process too. Counting cells and not seconds spreads the moments over
+the whole run on a machine whose speed changes. Then the run is
 resumed to its end: every cell must stand in the store exactly once, with the tokens of the undisturbed run, and the
 summary must equal the undisturbed one in everything but times and memory.
 """
@@ -26,7 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from harness.store import Store  # noqa: E402
+from harness.store import CELLS, Store  # noqa: E402
 
 DEFAULT = ["suite.limit=4", "sampling.max_new_tokens=16", "model.dtype=float32"]
 _TIMES = ("_s", "_bytes", "speedup", "speedup_by_prompt", "bandwidth_use", "throttled")
@@ -67,13 +69,15 @@ class Trial:
                 return
             time.sleep(0.002)
 
-    def kill_after(self, seconds: float) -> None:
-        """SIGKILL ``seconds`` after the run's folder was there (a resumed run's is there at once)."""
-        begun: list[float] = []
+    def kill_after(self, cells: int, seconds: float) -> None:
+        """SIGKILL ``seconds`` after the run's store held ``cells`` cells."""
+        reached: list[float] = []
 
-        def due(_: Path) -> bool:
-            begun.append(time.perf_counter())
-            return begun[-1] - begun[0] >= seconds
+        def due(folder: Path) -> bool:
+            path = folder / CELLS
+            if (path.read_bytes().count(b"\n") if path.exists() else 0) >= cells:
+                reached.append(time.perf_counter())
+            return bool(reached) and reached[-1] - reached[0] >= seconds
 
         self.kill_when(due)
 
@@ -106,27 +110,29 @@ def main() -> int:
     whole = Trial(arguments.folder.resolve() / "undisturbed", options)
     begun = time.perf_counter()
     process = whole.start()
-    while not whole.run and process.poll() is None:
+    marks = {}
+    while process.poll() is None:
+        if whole.run and (whole.run / CELLS).exists():
+            marks.setdefault((whole.run / CELLS).read_bytes().count(b"\n"), time.perf_counter() - begun)
         time.sleep(0.002)
-    folder_after = time.perf_counter() - begun
-    if process.wait():
+    if process.returncode:
         raise SystemExit((arguments.folder / "undisturbed" / "output.txt").read_text())
-    seconds = time.perf_counter() - begun
-    found = {"options": options, "seed": arguments.seed, "undisturbed_s": round(seconds, 2), "trials": []}
+    seconds, count = time.perf_counter() - begun, len(list(whole.store().cells()))
+    cell_s, end_s = (marks[count] - min(marks.values())) / count, seconds - marks[count]
+    found = {"options": options, "seed": arguments.seed, "cells": count, "undisturbed_s": round(seconds, 2), "trials": []}
     generator = random.Random(arguments.seed)
     total = 0
     while total < arguments.kills:
         trial = Trial(arguments.folder.resolve() / f"trial-{len(found['trials'])}", options)
-        moments = [generator.uniform(0, seconds - folder_after)]
-        if len(found["trials"]) % 3 == 2:
-            moments.append(generator.uniform(0, seconds))
-        left = []
-        for moment in moments:
-            trial.kill_after(moment)
+        moments, left = [], [0]
+        for _ in range(2 if len(found["trials"]) % 3 == 2 else 1):
+            cells = generator.randint(left[-1], count)
+            moments.append([cells, round(generator.uniform(0, cell_s if cells < count else end_s), 4)])
+            trial.kill_after(*moments[-1])
             left.append(len(list(trial.store().cells())))
         trial.finish()
         total += trial.kills
-        found["trials"].append(_judged(trial, whole, moments, left))
+        found["trials"].append(_judged(trial, whole, moments, left[1:]))
         print(json.dumps(found["trials"][-1]), flush=True)
     found |= {"kills": total, "passed": all(t["passed"] for t in found["trials"])}
     if arguments.output:
@@ -135,14 +141,14 @@ def main() -> int:
     return 0 if found["passed"] else 1
 
 
-def _judged(trial: Trial, whole: Trial, moments: list[float], left: list[int]) -> dict[str, Any]:
+def _judged(trial: Trial, whole: Trial, moments: list, left: list[int]) -> dict[str, Any]:
     twice = [key for key, count in Counter(cell.key for cell in trial.store().cells()).items() if count > 1]
     checks = {
         "same_cells_and_tokens": outputs(trial.store()) == outputs(whole.store()),
         "every_cell_once": not twice,
         "same_summary": without_times(trial.summary()) == without_times(whole.summary()),
     }
-    about = {"killed_after_s": [round(m, 3) for m in moments], "kills": trial.kills, "cells_left": left}
+    about = {"killed_after_cells_and_s": moments, "kills": trial.kills, "cells_left": left}
     return {**about, **checks, "passed": all(checks.values())}
 
 
