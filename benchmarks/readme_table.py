@@ -20,7 +20,10 @@ def main(run: Path) -> None:
     kept.mkdir(parents=True, exist_ok=True)
     for name in KEPT:
         shutil.copyfile(run / name, kept / name)
-    table = (run / "table.md").read_text().strip()
+    lines = (run / "table.md").read_text().strip().splitlines()
+    # The README has a heading of its own, and says at more length what a column means.
+    table = "\n".join(line for line in lines if not line.startswith(("# ", "- **")))
+    table = re.sub(r"\n{3,}", "\n\n", table).strip()
     block = f"<!-- table -->\n{table}\n\n![speedup and acceptance](docs/runs/quick/plot.png)\n<!-- /table -->"
     readme = ROOT / "README.md"
     text, found = re.subn(r"<!-- table -->.*?<!-- /table -->", lambda _: block, readme.read_text(), flags=re.S)
