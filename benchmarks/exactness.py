@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-import torch
-
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+import harness  # noqa: E402, F401, I001  before torch, so that its threads wait as the command's do
+import torch  # noqa: E402
 from reference_models import generate, smollm2_pair  # noqa: E402
 
 import strategies.baseline  # noqa: E402
