@@ -25,7 +25,7 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str | None:
             return _one_line(str(link))
     for link in chain:
         if isinstance(link, UserWarning) and (found := _SEARCH_PATH.search(str(link))):
-            return f"hydra.searchpath={found[1]}: is not there; name a folder (file://FOLDER) or package (pkg://a.b)"
+            return f"hydra.searchpath={found[1]}: is not there; name a folder (file://FOLDER) or an installed package that has an __init__.py (pkg://a.b)"
         if isinstance(link, MissingConfigException):
             return _missing(link)
         if isinstance(link, (ConfigAttributeError, ConfigKeyError)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ _COLOURS = ("#5b6470", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#
 
 def draw(summary: Mapping[str, Mapping[str, Any]], categories: Mapping[str, str], title: str, path: Path) -> None:
     """Write a PNG. ``categories`` maps each prompt to its kind."""
-    colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(summary)}
+    colours = _colours(summary)
     figure = Figure(figsize=(13, 4.6), layout="constrained")
     figure.suptitle(title, fontsize=11, x=0.01, ha="left")
     speed, accepted, prompts = figure.subplots(1, 3, width_ratios=(1.1, 1, 1.3))
@@ -29,19 +29,28 @@ def draw(summary: Mapping[str, Mapping[str, Any]], categories: Mapping[str, str]
     figure.savefig(path, dpi=140)
 
 
+def _colours(names: Iterable[str]) -> dict[str, str]:
+    """A colour a strategy: the shipped ones always theirs, so that plots can be compared; others what is left."""
+    left = iter(_COLOURS[4:] * 99)
+    fixed = dict(zip(("baseline", "mtp", "dflash", "ddtree"), _COLOURS))
+    return {name: fixed[name] if name in fixed else next(left) for name in names}
+
+
 def _draw_speedups(axes: Axes, summary: Mapping, colours: Mapping[str, str]) -> None:
     shown = [(name, f["speedup"], f["decode_tokens_per_s"]) for name, f in summary.items() if f["speedup"]]
+    # An interval of two or three prompts can reach far beyond every bar; it is cut at the edge, not the bars.
+    edge = 1.75 * max((min(high or value, 2 * value) for _, (value, _, high), _ in shown), default=1)
     for row, (name, (value, low, high), speed) in enumerate(shown):
         axes.barh(row, value, color=colours[name], height=0.6, alpha=0.85)
         right = value
         if low is not None and low < high:
             axes.errorbar(value, row, xerr=[[value - low], [high - value]], color="black", capsize=4, lw=1.2)
-            right = high
+            right = min(high, edge / 1.75)
         axes.annotate(f"{value:.2f}×  ({speed:.1f} tok/s)", (right, row), (6, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(shown)), [name for name, *_ in shown])
     axes.invert_yaxis()
     axes.axvline(1, color="black", lw=0.8, ls=":")
-    axes.set_xlim(0, 1.75 * max((high or value for _, (value, _, high), _ in shown), default=1))
+    axes.set_xlim(0, edge)
     axes.set_xlabel("speedup over the baseline, 95 % interval")
     axes.set_title("Decode speed", loc="left", fontsize=10)
 
@@ -56,6 +65,7 @@ def _draw_accepted(axes: Axes, summary: Mapping, colours: Mapping[str, str]) -> 
         axes.bar(where, counts / counts.sum(), width, color=colours[name], label=label)
     if drafting:
         axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_ylim(top=axes.get_ylim()[1] * 1.3)  # room for the legend
         axes.legend(frameon=False, fontsize=8)
     axes.set_xlabel("drafted tokens accepted in a round")
     axes.set_ylabel("share of rounds")
@@ -74,5 +84,5 @@ def _draw_prompts(axes: Axes, summary: Mapping, categories: Mapping[str, str], c
     axes.set_ylim(max(len(kinds), 1) - 0.5, -0.5)
     axes.axvline(1, color="black", lw=0.8, ls=":")
     axes.grid(axis="x", alpha=0.25)
-    axes.set_xlabel("speedup of each prompt, coloured as on the left")
+    axes.set_xlabel("speedup of each prompt, coloured as the strategies")
     axes.set_title("Prompts", loc="left", fontsize=10)

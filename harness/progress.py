@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-LINES = 10
+LINES, PATIENCE_S = 10, 30
 
 
 @contextmanager
@@ -27,13 +27,14 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
 
 
 def _lines(total: int) -> Callable[[str], None]:
-    start, finished, step = time.perf_counter(), 0, max(total // LINES, 1)
+    start, finished, step, said = time.perf_counter(), 0, max(total // LINES, 1), 0.0
 
     def advance(words: str) -> None:
-        nonlocal finished
+        nonlocal finished, said
         finished += 1
-        if finished % step == 0 or finished == total:
-            seconds = time.perf_counter() - start
-            print(f"{finished}/{total} cells, {seconds:.0f} s, {words}", file=sys.stderr, flush=True)
+        seconds = time.perf_counter() - start
+        if finished % step == 0 or finished in (1, total) or seconds - said > PATIENCE_S:
+            said, left = seconds, seconds / finished * (total - finished)
+            print(f"{finished}/{total} cells, {seconds:.0f} s, {left:.0f} s left, {words}", file=sys.stderr, flush=True)
 
     return advance

@@ -124,7 +124,9 @@ def prompt_speedups(cells: Sequence[Cell], reference: Sequence[Cell]) -> dict[st
 
 
 def _tokens_in_pairs(cells: Sequence[Cell], reference: Sequence[Cell]) -> list[tuple]:
-    return [(cell.decoded.tokens, other.decoded.tokens) for cell, other in pairs(cells, reference)]
+    """Outputs to the same prompt: later turns of conversations that went different ways answer different questions."""
+    same = [(a, b) for a, b in pairs(cells, reference) if a.prompt_sha256 == b.prompt_sha256]
+    return [(cell.decoded.tokens, other.decoded.tokens) for cell, other in same]
 
 
 def pairs(cells: Sequence[Cell], reference: Sequence[Cell]) -> list[tuple[Cell, Cell]]:

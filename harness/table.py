@@ -67,11 +67,11 @@ def _cells(figures: Figures) -> str:
 
 COLUMNS = (
     Column("speed", "tok/s", "output tokens after the first / time from first to last", _speed),
-    Column("speedup", "[95 %]", "geometric mean over prompts of speed / baseline's; bootstrap over prompts", _speedup),
+    Column("speedup", "[95 %]", "geometric mean over prompts of speed / baseline's; interval over prompts (few: Student's t, very wide)", _speedup),
     Column("acceptance", "tok/round", "tokens that a round (one target pass) delivers, bonus token included", _acceptance),
     Column("TTFT", "ms", "median time to the first token", _ttft),
     Column("TPOT", "ms p50/p90/p99", "time per output token after the first; percentiles over answers", _tpot),
-    Column("identical", "%", "share of answers equal to the baseline's, token for token", _identical),
+    Column("identical", "%", "share of answers equal to the baseline's to the same prompt, token for token", _identical),
     Column("memory", "MiB", "peak of the process, plus the device's if one is used", _memory),
     Column("cells", "", "answers measured: prompts × turns × repetitions", _cells),
 )

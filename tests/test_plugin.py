@@ -8,42 +8,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-CONFIGURATION = """\
-name: mine
-_target_: mypackage.build
-longest: 4
-"""
-PACKAGE = '''\
-"""Drafts what followed the last time the newest two tokens stood together."""
-
-import torch
-
-from strategies.base import DraftTree, Proposer
-
-
-class Lookup(Proposer):
-    def __init__(self, longest):
-        self.longest, self.max_rows = longest, longest + 1
-
-    def reset(self, batch, capacity):
-        self.text = []
-
-    def commit(self, tokens, features):
-        self.text += tokens[0].tolist()
-
-    def propose(self, bonus, max_depth):
-        text = [*self.text, int(bonus)]
-        for start in range(len(text) - 3, -1, -1):
-            if text[start : start + 2] == text[-2:]:
-                drafted = text[start + 2 :][: min(self.longest, max_depth)]
-                return DraftTree.chain(bonus, bonus.new_tensor([drafted]), torch.zeros(1, len(drafted)))
-        return DraftTree.root(bonus)
-
-
-def build(target, name, longest):
-    assert target.vocab_size == 320
-    return Lookup(longest)
-'''
+# What docs/strategies.md shows is what is run here.
+PAGE = (ROOT / "docs" / "strategies.md").read_text()
+CONFIGURATION = PAGE.split("```yaml\n")[1].split("```")[0]
+PACKAGE = PAGE.split("```python\n")[1].split("```")[0]
 
 
 def test_a_strategy_of_another_package_decodes_on_the_torch_engine(tiny_models, tmp_path):
