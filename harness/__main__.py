@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
-from omegaconf import DictConfig
-
-from harness.command import command
+INTERRUPTED = "interrupted before anything was measured"
 
 
 def main() -> int:
     """Run the command line; the exit status is what is returned."""
-    return command("harness", "config", _run, "interrupted before anything was measured")
+    try:
+        from harness.command import command  # takes a moment, in which a Ctrl-C can come
+
+        return command("harness", "config", _run, INTERRUPTED)
+    except KeyboardInterrupt:
+        print(INTERRUPTED, file=sys.stderr)
+        return 130
 
 
-def _run(config: DictConfig) -> int:
+def _run(config: Any) -> int:
     from harness.run import run  # late, so that --help and --cfg load nothing heavy
 
     return run(config)

@@ -28,12 +28,12 @@ def run(config: DictConfig) -> int:
     from harness.engines.torch.device import pick_device, pick_dtype
     from harness.engines.torch.engine import target_view
     from harness.models.dense import build
-    from harness.models.weights import load_checkpoint, resolve
+    from harness.models.weights import load_checkpoint, resolve, sha256
     from harness.training import corpus as corpora
     from harness.training.batches import Batches
     from harness.training.evaluate import acceptance_length, continuations
     from harness.training.loop import train
-    from strategies.checkpoint import start_from
+    from strategies.checkpoint import RECORD, WEIGHTS, start_from
 
     device = pick_device(config.device)
     checkpoint = load_checkpoint(resolve(config.model))
@@ -75,6 +75,7 @@ def run(config: DictConfig) -> int:
     final = {name: round(acceptance_length(model, trainer, walk), 4) for name, walk in walks.items()}
     trainer.save(output)
     record = {
+        "weights_sha256": sha256([output / WEIGHTS]),
         "target": {"name": config.model.name, "sha256": checkpoint.checksum, "dtype": str(model.embed.weight.dtype)},
         "drafter": OmegaConf.to_container(config.drafter, resolve=True),
         "init": _init_record(config.init),
@@ -90,7 +91,7 @@ def run(config: DictConfig) -> int:
         "acceptance_curve": curve,
         "environment": _environment(device),
     }
-    (output / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    (output / RECORD).write_text(json.dumps(record, indent=1) + "\n")
     _plot(record, output / "training.png")
     print(json.dumps({"output": str(output), "acceptance_length": final, "steps": history["step"]}))
     return 0

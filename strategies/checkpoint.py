@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from torch import nn
 from harness.errors import UserError
 from strategies.base import TargetView
 
-WEIGHTS = "model.safetensors"
+WEIGHTS, RECORD = "model.safetensors", "training.json"
 
 
 def drafter_folder(name_or_folder: str, shipped: Path) -> Path:
@@ -43,6 +44,13 @@ def whole(value, name: str, path: Path) -> int:
     return value
 
 
+def positive(value, name: str, path: Path) -> float:
+    """``value`` of the config's field ``name``, refused unless it is a number above 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise UserError(f"drafter config {path}: {name} is {value!r}, not a number above 0; fetch or train it again")
+    return float(value)
+
+
 def check_heads(heads: int, kv_heads: int, head_dim: int, path: Path) -> None:
     """Refuse what no grouped-query attention with rotary embedding can have."""
     if heads % kv_heads:
@@ -55,6 +63,7 @@ def load_weights(drafter: nn.Module, folder: Path, target: TargetView) -> nn.Mod
     """Fill ``drafter`` (built on the meta device) with exactly the tensors it has, in the target's dtype and place."""
     path = folder / WEIGHTS
     try:
+        _check_recorded(path)
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise UserError(f"drafter weights {path} cannot be read ({error}); fetch or train the checkpoint again") from None
@@ -72,6 +81,17 @@ def load_weights(drafter: nn.Module, folder: Path, target: TargetView) -> nn.Mod
     drafter.load_state_dict(state, assign=True)
     drafter.weights_file = path
     return drafter.eval().requires_grad_(False)
+
+
+def _check_recorded(path: Path) -> None:
+    """A checkpoint of ours names its weights' sha256 in its training record; other bytes are refused."""
+    record = path.parent / RECORD
+    recorded = json.loads(record.read_text()).get("weights_sha256") if record.is_file() else None
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if recorded not in (None, found):
+        raise UserError(
+            f"drafter weights {path} are altered: sha256 {found[:16]}…, {RECORD} names {recorded[:16]}…; fetch or train the checkpoint again"
+        )
 
 
 def start_from(drafter: nn.Module, folder: Path) -> None:

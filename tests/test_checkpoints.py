@@ -313,3 +313,21 @@ def test_a_budget_that_cannot_be_is_refused(view, drafter, budget):
 @pytest.mark.parametrize("k", [0, -1, 17, 1.5])
 def test_a_chain_length_that_cannot_be_is_refused(view, head, k):
     refused(lambda: strategies.mtp.build(view, "mtp", str(head), k), f"strategy.k={k}", "1 to 16")
+
+
+@pytest.mark.parametrize("name", ["dflash", "mtp"])
+def test_altered_shipped_weights_are_refused(name, tmp_path):
+    import importlib
+    import shutil
+
+    from strategies.checkpoint import _check_recorded
+
+    shipped = importlib.import_module(f"strategies.{name}.checkpoint").SHIPPED / "smollm2-135m"
+    _check_recorded(shipped / "model.safetensors")
+    copy = shutil.copytree(shipped, tmp_path / name)
+    weights = bytearray((copy / "model.safetensors").read_bytes())
+    weights[-5000] ^= 0x40
+    (copy / "model.safetensors").write_bytes(weights)
+    with pytest.raises(UserError, match="altered: sha256 .* fetch or train the checkpoint again") as caught:
+        _check_recorded(copy / "model.safetensors")
+    assert "\n" not in str(caught.value)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.errors import UserError
 from strategies.base import TargetView
-from strategies.checkpoint import check_heads, read_json, whole
+from strategies.checkpoint import check_heads, positive, read_json, whole
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ def read_config(path: Path) -> DrafterConfig:
         mask_token_id=field("mask_token_id"),
         target_layer_ids=taps,
         num_target_layers=target_layers,
-        rms_norm_eps=field("rms_norm_eps", default=1e-6),
-        rope_theta=float(field("rope_theta", default=10000.0)),
+        rms_norm_eps=positive(data.get("rms_norm_eps", 1e-6), "rms_norm_eps", path),
+        rope_theta=positive(field("rope_theta", default=10000.0), "rope_theta", path),
         max_position_embeddings=field("max_position_embeddings", default=40960),
         layer_types=tuple(data.get("layer_types") or ()),
         sliding_window=data.get("sliding_window"),
@@ -167,5 +167,7 @@ def check_fits(config: DrafterConfig, target: TargetView, where: str) -> None:
         refuse("tapped layer id", outside[0], f"0 to {target.num_layers - 1}")
     if not isinstance(config.mask_token_id, int) or not 0 <= config.mask_token_id < target.vocab_size:
         refuse("mask token id", repr(config.mask_token_id), f"0 to {target.vocab_size - 1}")
+    if config.block_size > target.context_length:
+        refuse("block size", config.block_size, f"context of {target.context_length}")
     if config.block_size < 2:
         raise UserError(f"drafter {where} has block size {config.block_size}; a block needs the bonus token and one slot")

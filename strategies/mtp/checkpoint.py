@@ -10,7 +10,7 @@ import torch
 
 from harness.errors import UserError
 from strategies.base import TargetView
-from strategies.checkpoint import check_heads, drafter_folder, load_weights, read_json, save_weights, whole
+from strategies.checkpoint import check_heads, drafter_folder, load_weights, positive, read_json, save_weights, whole
 from strategies.mtp.head import HeadConfig, MTPHead
 
 SHIPPED = Path(__file__).parent / "drafters"
@@ -44,6 +44,8 @@ def read_config(path: Path) -> HeadConfig:
         raise UserError(f"MTP head config {path} lacks {missing[0]!r}; fetch or train the checkpoint again")
     for name in SIZES:
         whole(data[name], name, path)
+    for name in ("rms_norm_eps", "rope_theta"):
+        positive(data[name], name, path)
     check_heads(data["num_attention_heads"], data["num_key_value_heads"], data["head_dim"], path)
     return HeadConfig(**{f.name: data[f.name] for f in fields(HeadConfig)})
 
