@@ -94,6 +94,14 @@ def _check_recorded(path: Path) -> None:
         )
 
 
+def fresh(drafter: nn.Module) -> nn.Module:
+    """First weights as transformers starts them: normal, 0.02; norms stay at one."""
+    for module in drafter.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=0.02)
+    return drafter
+
+
 def start_from(drafter: nn.Module, folder: Path) -> None:
     """Fill a drafter in training with a checkpoint's weights, in the drafter's own dtype."""
     try:

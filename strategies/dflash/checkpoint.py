@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from strategies.base import TargetView
-from strategies.checkpoint import drafter_folder, load_weights, save_weights
+from strategies.checkpoint import drafter_folder, fresh, load_weights, save_weights
 from strategies.dflash.config import DrafterConfig, check_fits, read_config, write_config
 from strategies.dflash.drafter import DFlashDrafter
 
@@ -31,9 +31,5 @@ def save_drafter(drafter: DFlashDrafter, folder: Path) -> None:
 
 
 def new_drafter(config: DrafterConfig) -> DFlashDrafter:
-    """Fresh weights as transformers starts them: normal, 0.02; norms at one."""
-    drafter = DFlashDrafter(config)
-    for module in drafter.modules():
-        if isinstance(module, torch.nn.Linear):
-            torch.nn.init.normal_(module.weight, std=0.02)
-    return drafter
+    """One to be trained."""
+    return fresh(DFlashDrafter(config))

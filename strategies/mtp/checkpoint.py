@@ -10,7 +10,7 @@ import torch
 
 from harness.errors import UserError
 from strategies.base import TargetView
-from strategies.checkpoint import check_heads, drafter_folder, load_weights, positive, read_json, save_weights, whole
+from strategies.checkpoint import check_heads, drafter_folder, fresh, load_weights, positive, read_json, save_weights, whole
 from strategies.mtp.head import HeadConfig, MTPHead
 
 SHIPPED = Path(__file__).parent / "drafters"
@@ -58,9 +58,5 @@ def save_head(head: MTPHead, folder: Path) -> None:
 
 
 def new_head(config: HeadConfig) -> MTPHead:
-    """Fresh weights as transformers starts them: normal, 0.02; norms at one."""
-    head = MTPHead(config)
-    for module in head.modules():
-        if isinstance(module, torch.nn.Linear):
-            torch.nn.init.normal_(module.weight, std=0.02)
-    return head
+    """One to be trained."""
+    return fresh(MTPHead(config))
