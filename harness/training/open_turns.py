@@ -128,8 +128,10 @@ _MATHS = (
     "Calculate the",
 )
 
+# Nothing at all: whatever the target itself would ask.
+_ANY = ("",)
+
 _CHAT = (
-    "",
     "Explain how",
     "Explain why",
     "What is",
@@ -282,6 +284,7 @@ def _of(category: str, *groups: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 OPEN_TURNS: tuple[tuple[str, str], ...] = (
     _of("code", tuple(map(_humaneval_like, _SIGNATURES)), _CODE)
     + _of("maths", _MATHS)
+    + _of("any", _ANY)
     + _of("chat", _CHAT)
     + _of("writing", _WRITING)
     + _of("roleplay", _ROLEPLAY)
