@@ -32,7 +32,7 @@ def attention(
     if visible is not None:
         visible = visible[:, None].expand(batch, group, rows, -1).reshape(batch, 1, group * rows, -1)
     out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=visible)
-    return out.view(batch, heads, rows, head_dim).transpose(1, 2).reshape(batch, rows, heads * head_dim)
+    return out.reshape(batch, heads, rows, head_dim).transpose(1, 2).reshape(batch, rows, heads * head_dim)
 
 
 def visible_rows(tree_mask: Tensor, context: int) -> Tensor:
