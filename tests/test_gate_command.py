@@ -187,6 +187,14 @@ def test_a_baseline_that_cannot_be_written_is_one_line(make_run, capsys, tmp_pat
     assert status == 2 and "cannot be written" in err
 
 
+def test_a_job_summary_that_cannot_be_written_changes_no_verdict(make_run, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "absent" / "summary.md"))
+    run = make_run("x")
+    status, out, err = said(capsys, run, "--against", run, "--format", "github")
+    assert status == 0 and out.splitlines()[-1].startswith("::notice ")
+    assert err.startswith("gate: GITHUB_STEP_SUMMARY=") and "cannot be written (No such file or directory)" in err and err.count("\n") == 1
+
+
 def test_the_workflow_calls_the_gate_as_it_is(make_run, tmp_path):
     """Its step "Compare" is run as bash would on a runner, with a run that regressed and one that passes."""
     root = Path(__file__).parent.parent

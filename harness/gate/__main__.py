@@ -93,9 +93,18 @@ def _compare(asked: argparse.Namespace) -> int:
     if asked.format == "github":
         print(annotations(comparison))
         if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-            with open(summary, "a", encoding="utf-8") as file:
-                file.write(markdown(comparison))
+            _append(summary, markdown(comparison))
     return comparison.verdict.exit_status
+
+
+def _append(summary: str, text: str) -> None:
+    """A job summary that cannot be written changes no verdict."""
+    try:
+        with open(summary, "a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        reason = f"cannot be written ({error.strerror}), so the job has no summary; the verdict stands"
+        print(f"gate: GITHUB_STEP_SUMMARY={summary}: {reason}", file=sys.stderr)
 
 
 if __name__ == "__main__":
