@@ -14,6 +14,9 @@ from harness.options import choose
 
 _SEARCH_PATH = re.compile(r"provider=hydra\.searchpath.*path=(\S+) is not available")
 
+_NO_CHOICE = "Config group override must be a string or a list"
+_FLAGS = ("Only one of --run, --multirun", "The --resolve flag can only be used")
+
 _SWEEP = re.compile(r"Ambiguous value for argument '(.*)'|Sweep parameters '(.*)' requires")
 
 
@@ -33,6 +36,11 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str | None:
         if isinstance(link, OverrideParseException):
             reason = str(link.message).splitlines()[0]
             return _one_line(f"{link.override}: {reason}; write KEY=VALUE, with quotes around special characters")
+        if isinstance(link, ValueError) and str(link).startswith(_NO_CHOICE):
+            given = next((o for o in overrides if o.endswith("=null")), "a group")
+            return f"{given}: a group needs one of its choices; see python -m harness --help"
+        if isinstance(link, ValueError) and str(link).startswith(_FLAGS):
+            return _one_line(f"{link}; leave one out")
     if sweep := _SWEEP.search(str(error)):
         return f"{sweep[1] or sweep[2]}: several values for one key are not supported; give one, or quote the text"
     if isinstance(error, (HydraException, OmegaConfBaseException)):

@@ -24,7 +24,7 @@ def check_options(group: str, config: Mapping[str, Any], supplied: Collection[st
     """Raise ``UserError`` unless ``config`` holds what its ``_target_`` wants. ``supplied`` is not the user's."""
     for required in ("name", "_target_"):
         if not isinstance(config.get(required), str) or not config[required]:
-            raise UserError(f"{group}.{required}={config.get(required)}: must be text; every {group} config has one")
+            raise UserError(f"{group}.{required}={said(config.get(required))}: must be text; every {group} config has one")
     factory = _locate(group, config["_target_"])
     parameters = inspect.signature(factory).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -67,18 +67,28 @@ def _hints(factory: Callable) -> dict[str, Any]:
         return {}
 
 
+def wanted(hint: Any) -> str | None:
+    """What a value of this type is called, ``None`` for types beyond text, numbers, true or false, and null."""
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    names = {**_SCALARS, types.NoneType: "null"}
+    return " or ".join(names[kind] for kind in kinds) if all(kind in names for kind in kinds) else None
+
+
+def said(value: Any) -> str:
+    """A value as it is written on the command line."""
+    return {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
+
+
 def _check_type(key: str, value: Any, hint: Any) -> None:
-    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    kinds = [kind for kind in (typing.get_args(hint) if union else (hint,)) if kind is not types.NoneType]
-    if value is None and union and len(kinds) < len(typing.get_args(hint)):
-        return
-    if not kinds or any(kind not in _SCALARS for kind in kinds):
-        return
-    if not any(_is(value, kind) for kind in kinds):
-        raise UserError(f"{key}={value}: must be {' or '.join(_SCALARS[kind] for kind in kinds)}")
+    words = wanted(hint)
+    kinds = typing.get_args(hint) or (hint,)
+    if words and not any(_is(value, kind) for kind in kinds):
+        raise UserError(f"{key}={said(value)}: must be {words}")
 
 
 def _is(value: Any, kind: type) -> bool:
+    if value is None or kind is types.NoneType:
+        return value is None and kind is types.NoneType
     if isinstance(value, bool) or kind is bool:
         return isinstance(value, bool) and kind is bool
     return isinstance(value, (int, float) if kind is float else kind)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from harness.errors import UserError
-from harness.options import check_options, choose
+from harness.options import check_options, choose, said, wanted
 from harness.records import Sampling
 from harness.suites import SuiteConfig
 
@@ -101,6 +101,8 @@ def read(config: DictConfig) -> Plan:
     for key in config:
         if key not in GROUPS:
             raise UserError(f"{key}: unknown key; {choose(str(key), GROUPS)}")
+        if not isinstance(config[key], DictConfig):
+            raise UserError(f"{key}={said(config[key])}: is a group of keys, not a value; leave it out")
     measure = fill(MeasureConfig, "measure", config.measure)
     arms = _arms(config)
     if measure.baseline is not None and measure.baseline not in arms:
@@ -135,13 +137,20 @@ def fill(schema: type[Schema], group: str, config: DictConfig) -> Schema:
     try:
         return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), config))
     except OmegaConfBaseException as error:
-        reason = str(error.msg or error).splitlines()[0]
-        raise UserError(f"{group}.{error.full_key or error.key}: {reason}; give it another value") from error
+        name = str(error.full_key or error.key)
+        words = wanted(get_type_hints(schema).get(name)) if isinstance(error, ValidationError) else None
+        if words is None:
+            raise UserError(f"{group}.{name}: {str(error.msg or error).splitlines()[0]}; give it another value") from error
+        value = config[name]
+        whole = f"; write {value:.0f}" if isinstance(value, float) and value.is_integer() else ""
+        raise UserError(f"{group}.{name}={said(value)}: must be {words}{whole}") from error
 
 
 def _arms(config: DictConfig) -> dict[str, DictConfig]:
     arms = {str(name): arm for name, arm in config.arms.items()}
     for name, arm in arms.items():
+        if not isinstance(arm, DictConfig):
+            raise UserError(f"arms.{name}={said(arm)}: is no strategy; take an arm away with ~arms.{name}")
         check_options(f"arms.{name}", arm, STRATEGY_IS_GIVEN)
     check_options("strategy", config.strategy, STRATEGY_IS_GIVEN)
     # The strategy of interest takes the place of an arm of the same name, with the options given to it.
