@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 from harness.store import CELLS, Store  # noqa: E402
 
 DEFAULT = ["suite.limit=4", "sampling.max_new_tokens=16", "model.dtype=float32"]
-_TIMES = ("_s", "_bytes", "speedup", "speedup_by_prompt", "bandwidth_use", "throttled")
+_TIMES = ("_s", "_bytes", "speedup", "speedup_by_prompt", "bandwidth_use", "throttled", "notes")
 
 
 class Trial:
@@ -88,7 +88,7 @@ class Trial:
 
 
 def without_times(data: Any) -> Any:
-    """A summary without what may differ between two runs of the same: times, and memory."""
+    """A summary without what may differ between two runs of the same: times and memory, and notes on how it was run."""
     if isinstance(data, dict):
         kept = {name: value for name, value in data.items() if not name.endswith(_TIMES)}
         return {name: without_times(value) for name, value in kept.items()}

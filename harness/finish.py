@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 
 from harness.losslessness import LOUD, Losslessness, Setting, losslessness
 from harness.plot import draw
 from harness.schemas import Plan
-from harness.store import CONTROL, Cell, Key, Store, finite
+from harness.store import CONTROL, PLOT, SUMMARY, TABLE, Cell, Key, Store, finite
 from harness.summary import headline, prompts_sha256, summarise
 from harness.table import markdown, meanings, terminal_table
 
@@ -25,28 +26,38 @@ def finish(
     cells = list(store.cells())
     settings = (store.read_json("environment.json") or {}).get("engine", {})
     summary = summarise(cells, list(plan.arms), plan.measure.baseline, plan.measure.seed, settings)
-    title = f"{plan.model.name} on {plan.engine.name}, suite {plan.suite.name}"
     lossless = None
     if setting := setting_of(plan, settings):
         lossless = losslessness(cells, list(store.cells(CONTROL)), setting, margins)
     notes = [*_notes(cells, lossless, interrupted, store), *remarks]
     asked = {"history": plan.suite.history, "prompts_sha256": prompts_sha256(cells)}
-    about = {"interrupted": interrupted, **asked, "losslessness": lossless and lossless.to_json()}
-    store.write_json("summary.json", {**about, "strategies": summary})
-    store.write_text("table.md", markdown(summary, title, notes))
-    draw(summary, {cell.key.prompt: cell.category for cell in cells}, title, store.folder / "plot.png")
+    about = {"interrupted": interrupted, **asked, "losslessness": lossless and lossless.to_json(), "notes": notes}
+    whole = finite({**about, "strategies": summary})
+    store.write_json(SUMMARY, whole)
+    store.write_text(TABLE, markdown(summary, _title(plan), notes))
+    draw(summary, {cell.key.prompt: cell.category for cell in cells}, _title(plan), store.folder / PLOT)
+    return show(store, plan, whole)
 
+
+def show(store: Store, plan: Plan, summary: Mapping[str, Any]) -> int:
+    """Print what ``summary.json`` holds, its headline last as one JSON object; the exit status is what is returned."""
+    figures, interrupted = summary["strategies"], summary["interrupted"]
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 120
-    console.print(terminal_table(summary, title, console.width))
+    console.print(terminal_table(figures, _title(plan), console.width))
     console.print()
-    for line in [*meanings(), "", *notes, f"everything is in {store.folder}"]:
+    for line in [*meanings(), "", *summary.get("notes", []), f"everything is in {store.folder}"]:
         console.print(line, markup=False, soft_wrap=True, style="bold red" if line.startswith(LOUD) else None)
-    print(json.dumps({"run": str(store.folder), "strategies": finite(headline(summary))}, ensure_ascii=False), flush=True)
+    last = {"run": str(store.folder), "interrupted": interrupted, "strategies": headline(figures)}
+    print(json.dumps(last, ensure_ascii=False), flush=True)
     if interrupted:
         return INTERRUPTED
-    return DONE if any(cell.decoded for cell in cells) else NOTHING_MEASURED
+    return DONE if any(found["cells"] > found["failed"] for found in figures.values()) else NOTHING_MEASURED
+
+
+def _title(plan: Plan) -> str:
+    return f"{plan.model.name} on {plan.engine.name}, suite {plan.suite.name}"
 
 
 def setting_of(plan: Plan, settings: Mapping) -> Setting | None:

@@ -23,7 +23,7 @@ _FIGURES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """``cells`` and ``control`` have a row for each cell, ``rounds`` for each round of ``cells``, ``samples`` for each second.
 
@@ -39,6 +39,13 @@ class Run:
     rounds: pd.DataFrame
     control: pd.DataFrame
     samples: pd.DataFrame
+
+    def __repr__(self) -> str:
+        failed = int(self.cells["failure"].notna().sum())
+        strategies = ", ".join(self.cells["strategy"].unique()) or "no strategy"
+        state = "ended" if self.summary else "not ended"
+        counts = f"{len(self.cells)} cells ({failed} failed) of {strategies}, {len(self.rounds)} rounds"
+        return f"Run({str(self.folder)!r}: {counts}, {state})"
 
 
 def load(folder: str | Path) -> Run:

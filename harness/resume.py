@@ -13,7 +13,7 @@ from harness import lines
 from harness.errors import UserError
 from harness.measuring import Schedule
 from harness.schemas import GROUPS
-from harness.store import CELLS, CONTROL, SAMPLES, Cell, Key, Store
+from harness.store import CELLS, CONTROL, PLOT, SAMPLES, SUMMARY, TABLE, Cell, Key, Store
 
 # What must be as it was, or the new cells are of another measurement. Other differences are told and do not stop it.
 _SAME_ENGINE = ("model_sha256", "drafters", "dtype", "device")
@@ -71,6 +71,16 @@ def finished_cells(store: Store, schedule: Schedule) -> dict[Key, Cell]:
     if strangers:
         raise UserError(f"{store.folder / CELLS}: {min(strangers)} is none of this run's cells; it is another run's file")
     return found
+
+
+def nothing_left(store: Store, schedule: Schedule) -> dict[str, Any] | None:
+    """The summary of a run that is finished; ``None`` where something is still to be measured or written."""
+    try:
+        summary = store.read_json(SUMMARY)
+    except UserError:  # damaged: it is written anew
+        return None
+    written = summary and not summary["interrupted"] and all((store.folder / name).is_file() for name in (TABLE, PLOT))
+    return summary if written and len(finished_cells(store, schedule)) == schedule.cells else None
 
 
 def record(store: Store, environment: dict[str, Any]) -> tuple[int, list[str]]:

@@ -10,13 +10,14 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from harness import environment, resume, suites
+from harness import busy, environment, interrupt, resume, suites
 from harness.control import examine
 from harness.engines.base import Engine
-from harness.finish import finish, setting_of
+from harness.finish import finish, setting_of, show
 from harness.measuring import Schedule, measure, warm_up
 from harness.metrics import decode_tokens_per_s
 from harness.progress import progress
+from harness.room import check_room
 from harness.sampler import Sampler
 from harness.schemas import Plan, read
 from harness.store import SAMPLES, Cell, Key, Store
@@ -29,20 +30,29 @@ def run(config: DictConfig) -> int:
         folder = config.pop("resume", None)
     if folder is not None:
         store, config = resume.reopen(str(folder), HydraConfig.get().overrides.task)
+    others = busy.OtherWork()
     plan = read(config)
+    interrupt.as_exception()
     suite = suites.load(plan.suite)
-    engine = _build(plan)
     schedule = _schedule(plan, suite.rows)
+    if store is not None and (summary := resume.nothing_left(store, schedule)):
+        print(f"nothing is left to do in {store.folder}", file=sys.stderr)
+        return show(store, plan, summary)
+    engine = _build(plan)
+    said = [check_room(engine, suite.rows, plan.sampling.max_new_tokens)]
     seeds = {"sampling": plan.sampling.seed, "measure": plan.measure.seed}
     about_suite = suite.to_json() | {"history": plan.suite.history}
     found = environment.describe(engine.settings(), about_suite, seeds)
+    found["cpu"]["other_work_cores"] = others.cores()
+    said.append(busy.told(found["cpu"]))
     if store is None:
         store = Store.create(plan.measure.root, plan.label, datetime.now())
         store.write_text("config.yaml", OmegaConf.to_yaml(config, resolve=True))
         store.lock()
     session, changed = resume.record(store, found)
     finished = resume.finished_cells(store, schedule)
-    print(f"{schedule.cells - len(finished)} cells into {store.folder}", file=sys.stderr)
+    for line in [*filter(None, said), f"{schedule.cells - len(finished)} cells into {store.folder}"]:
+        print(line, file=sys.stderr)
     interrupted, margins = False, {}
     try:
         _measure(engine, schedule, store, plan.measure.warmup, finished, session)

@@ -17,6 +17,7 @@ from harness.errors import UserError
 from harness.records import Decoded
 
 CELLS, CONTROL, SAMPLES = "cells.jsonl", "control.jsonl", "samples.jsonl"
+SUMMARY, TABLE, PLOT = "summary.json", "table.md", "plot.png"
 
 
 class Key(NamedTuple):
@@ -144,7 +145,7 @@ class Store:
         path = self.folder / name
         if not path.exists():
             return None
-        way_out = f"resume={self.folder} writes it anew" if name == "summary.json" else "put it back, or run anew"
+        way_out = f"resume={self.folder} writes it anew" if name == SUMMARY else "put it back, or run anew"
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             found = data.pop("crc32", None)

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from fake_engine import FakeEngine
 
+from harness import busy
 from harness.__main__ import main
+from harness.suites import SuiteConfig, load
 
 ROOT = Path(__file__).resolve().parent.parent
 FAKE = ["engine._target_=fake_engine.FakeEngine", "model=local", "model.path=x"]
@@ -42,7 +44,8 @@ def test_a_run_prints_a_table_and_leaves_a_folder(harness, tmp_path):
     status, out, err = harness(*FAKE, *SHORT)
     assert status == 0
     result = last_line(out)
-    assert set(result) == {"run", "strategies"} and list(result["strategies"]) == ["baseline", "ddtree"]
+    assert set(result) == {"run", "interrupted", "strategies"} and result["interrupted"] is False
+    assert list(result["strategies"]) == ["baseline", "ddtree"]
     assert result["strategies"]["ddtree"]["speedup"] == pytest.approx([2, 2, 2])
     folder = tmp_path / result["run"]
     assert folder.parent == tmp_path / "results/runs" and folder.name.endswith("-ddtree-torch-local-quick")
@@ -102,14 +105,34 @@ def test_failed_cells_are_told_and_the_run_goes_on(harness):
 
 
 def test_nothing_but_failures_is_no_success(harness):
-    status, out, _ = harness(*FAKE, *SHORT, "+engine.context_length=2")
+    status, out, _ = harness(*FAKE, *SHORT, "+engine.context_length=6")
     assert status == 1 and last_line(out)["strategies"]["baseline"]["rounds"] == 0
+
+
+def test_answers_that_can_be_cut_by_the_context_are_told_at_the_start(harness):
+    lengths = [len(FakeEngine(None, {}).render([{"role": "user", "content": row.turns[0]}])) for row in load(SuiteConfig(limit=3)).rows]
+    context = sorted(lengths)[1] + 1  # the longest prompt does not fit, the middle one leaves one token, the shortest five
+    assert sorted(lengths)[0] + 5 <= context < sorted(lengths)[2]
+    _, _, err = harness(*FAKE, *SHORT, f"+engine.context_length={context}")
+    told = [line for line in err.splitlines() if "sampling.max_new_tokens=5" in line]
+    assert len(told) == 1 and told[0].startswith("2 of 3 prompts leave less than") and "1 of them leave none" in told[0]
+    _, _, err = harness(*FAKE, *SHORT)
+    assert "leave less than" not in err
+
+
+def test_a_busy_machine_is_told_at_the_start(harness, monkeypatch):
+    for cores, lines in ((1.9 * os.cpu_count(), 1), (0.0, 0)):
+        monkeypatch.setattr(busy.OtherWork, "cores", lambda self, cores=cores: cores)
+        _, out, err = harness(*FAKE, *SHORT)
+        assert sum("cores busy" in line and "end it" in line for line in err.splitlines()) == lines
+        environment = json.loads(Path(last_line(out)["run"], "environment.json").read_text())
+        assert environment["cpu"]["other_work_cores"] == cores
 
 
 @pytest.mark.parametrize("call, finished", [(5, 2), (1, 0)])
 def test_ctrl_c_keeps_what_is_finished(harness, call, finished):
     status, out, _ = harness(*FAKE, *SHORT, f"+engine.interrupt_at={call}")  # calls 1 and 2 are the warm-up
-    assert status == 130 and "interrupted" in out
+    assert status == 130 and "interrupted" in out and last_line(out)["interrupted"] is True
     cells = Path(last_line(out)["run"], "cells.jsonl")
     assert (len(cells.read_text().splitlines()) if cells.exists() else 0) == finished
 
@@ -139,7 +162,22 @@ def test_ctrl_c_keeps_what_is_finished(harness, call, finished):
         (["sampling.max_new_tokens=0"], ["max_new_tokens=0"]),
         (["sampling.max_new_tokens=1.5"], ["sampling.max_new_tokens", "1.5"]),
         (["suite.limit=0"], ["suite.limit=0"]),
-        (["suite.limit=x"], ["suite.limit", "'x'"]),
+        (["suite.limit=abc"], ["suite.limit=abc: must be a whole number or null"]),
+        (["suite.limit=[1]"], ["suite.limit=[1]: must be a whole number or null"]),
+        (["suite.root=[a]"], ["suite.root=['a']: must be text or null"]),
+        (["sampling.max_new_tokens=1e9"], ["sampling.max_new_tokens=1000000000.0: must be a whole number; write 1000000000"]),
+        (["sampling.max_new_tokens=null"], ["sampling.max_new_tokens=null: must be a whole number"]),
+        (["sampling.temperature=hot"], ["sampling.temperature=hot: must be a number"]),
+        (["measure.round_times=perhaps"], ["measure.round_times=perhaps: must be true or false"]),
+        (["measure.seed=true"], ["measure.seed=true: must be a whole number"]),
+        (["engine.threads=abc"], ["engine.threads=abc: must be a whole number or null"]),
+        (["sampling.top_p=${nope}"], ["sampling.top_p", "'nope' not found"]),
+        (["sampling=null"], ["sampling=null", "one of its choices"]),
+        (["arms=null"], ["arms=null", "group of keys"]),
+        (["arms.baseline=null"], ["arms.baseline=null", "~arms.baseline"]),
+        (["strategy.name=null"], ["strategy.name=null", "text"]),
+        (["sampling.max_new_tokens=100000"], ["sampling.max_new_tokens=100000", "holds 100000 tokens"]),
+        (["--resolve"], ["--resolve", "--cfg"]),
         (["measure.repetitions=0"], ["repetitions=0"]),
         (["measure.seed=-1"], ["measure.seed=-1"]),
         (["measure.warmup=-1"], ["warmup=-1"]),

@@ -33,6 +33,15 @@ def test_cells_and_rounds_agree_with_the_summary(folder):
     assert len(run.samples) >= 1 and run.samples["at"].is_monotonic_increasing and run.control.empty
 
 
+def test_a_run_presents_itself_in_a_line(folder):
+    run = package.load(folder)
+    strategies = ", ".join(run.cells.strategy.unique())
+    assert repr(run) == f"Run({str(folder)!r}: 12 cells (0 failed) of {strategies}, 36 rounds, ended)"
+    (folder / "summary.json").unlink()
+    (folder / CELLS).unlink()
+    assert repr(package.load(folder)) == f"Run({str(folder)!r}: 0 cells (0 failed) of no strategy, 0 rounds, not ended)"
+
+
 def test_a_run_without_cells_and_one_cut_short(folder):
     data = (folder / CELLS).read_bytes()
     (folder / CELLS).write_bytes(data[:-30])

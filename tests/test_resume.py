@@ -94,12 +94,22 @@ def test_an_interrupted_run_says_how_to_finish_it_and_is_finished_in_its_folder(
     assert (folder / "environment-1.json").exists()
 
 
-def test_a_finished_run_measures_nothing_again(cut):
+def test_a_finished_run_is_shown_again_and_nothing_is_written(cut):
+    harness, folder = cut
+    _, first, _ = harness(f"resume={folder}")
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+    status, out, err = harness(f"resume={folder}")
+    assert status == 0 and err == f"nothing is left to do in {folder}\n" and out == first
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["table.md", "plot.png", "summary.json"])
+def test_what_a_kill_kept_a_finished_run_from_writing_is_written(cut, name):
     harness, folder = cut
     harness(f"resume={folder}")
-    before = (folder / CELLS).read_bytes()
+    (folder / name).unlink()
     status, _, err = harness(f"resume={folder}")
-    assert status == 0 and "0 cells" in err and (folder / CELLS).read_bytes() == before
+    assert status == 0 and "0 cells" in err and (folder / name).is_file()
 
 
 def test_a_damaged_summary_is_written_anew(cut):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from harness.busy import is_busy
 from harness.report.subject import Reported, Subject
 from harness.report.tables import interval
 
@@ -57,12 +58,5 @@ def _warnings(run: Reported) -> Iterator[str]:
         yield f"{failed} of {len(run.cells)} cells failed; they are in no figure. Reasons are below."
     if held:
         yield f"{held} of {len(run.cells)} cells were measured while the machine held its clocks back."
-    if _busy(run):
+    if is_busy(run.environment.get("cpu") or {}):
         yield "The machine was busy when measuring began: speeds may be those of a shared one."
-
-
-def _busy(run: Reported) -> bool:
-    """Whether other work kept more than a quarter of the usable cores busy in the five minutes before."""
-    cpu = run.environment.get("cpu") or {}
-    load, cores = cpu.get("load_average") or [0, 0, 0], cpu.get("usable_cores") or 1
-    return load[1] > 0.25 * cores
