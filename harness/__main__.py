@@ -14,7 +14,7 @@ def main() -> int:
         try:
             from harness.command import command
 
-            return command("harness", "config", _run, INTERRUPTED)
+            return command("harness", "config", _run, INTERRUPTED, sweeps=True)
         finally:
             interrupt.as_exception()
     except KeyboardInterrupt:
@@ -23,7 +23,15 @@ def main() -> int:
 
 
 def _run(config) -> int:
-    from harness.run import run  # late, so that --help and --cfg load nothing heavy
+    from harness.sweep.store import is_sweep  # late, as all that follows, so that --help and --cfg load nothing heavy
+
+    if config.get("resume") is not None and is_sweep(str(config.resume)):
+        from hydra.core.hydra_config import HydraConfig
+
+        from harness.sweep.command import go_on
+
+        return go_on(str(config.resume), HydraConfig.get().overrides.task)
+    from harness.run import run
 
     return run(config)
 

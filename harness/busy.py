@@ -53,5 +53,5 @@ def told(cpu: Mapping[str, Any]) -> str | None:
     if not is_busy(cpu):
         return None
     load = " ".join(f"{value:.1f}" for value in cpu["load_average"])
-    used = f"other work keeps {cpu['other_work_cores']:.1f} of {cpu['usable_cores']} cores busy (load {load})"
-    return f"{used}: end it and start anew, or trust the ratios more than the speeds"
+    used = f"other work keeps {cpu['other_work_cores']:.1f} of {cpu['usable_cores']} cores (load {load})"
+    return f"the machine is busy: {used}; stop that and start anew, or trust the ratios more than the speeds"

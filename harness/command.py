@@ -17,14 +17,18 @@ CONFIGURATION = Path(__file__).resolve().parent.parent / "conf"
 WRONG_USAGE, INTERRUPTED = 2, 130
 
 
-def command(program: str, config_name: str, run: Callable[[DictConfig], int], interrupted: str) -> int:
-    """Run ``run`` on the composed configuration; the exit status is what is returned.
+def command(
+    program: str, config_name: str, run: Callable[[DictConfig], int], interrupted: str, sweeps: bool = False
+) -> int:
+    """Run ``run`` on the composed configuration; the exit status is what is returned. A sweep raises ``SystemExit``.
 
-    ``interrupted`` is what a Ctrl-C that ``run`` does not handle itself leaves behind, in a line.
+    ``sweeps`` False refuses a multirun. ``interrupted`` is what a Ctrl-C that ``run`` does not handle itself leaves behind, in a line.
     """
     arguments = sys.argv[1:]
-    if any(argument in ("-m", "--multirun") or argument.startswith("hydra.mode=") for argument in arguments):
+    if not sweeps and any(argument in ("-m", "--multirun") or argument.startswith("hydra.mode=") for argument in arguments):
         return _refuse(program, "--multirun: sweeps are not supported; give one value a key and call it once for each")
+    if other := next((a for a in arguments if a.startswith(("hydra/sweeper", "hydra/launcher"))), None):
+        return _refuse(program, f"{other}: a sweep runs each job in a process of its own and in no other way; leave it out")
     status, failure = 0, None
 
     @hydra.main(config_path=str(CONFIGURATION), config_name=config_name, version_base="1.3")

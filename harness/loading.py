@@ -15,6 +15,7 @@ from harness.errors import UserError
 from harness.records import Round
 from harness.resume import check_config, read_config
 from harness.store import CONTROL, SAMPLES, Cell, Key, Store
+from harness.sweep.store import is_sweep
 
 _KEY = list(Key._fields)
 _FIGURES = (
@@ -51,6 +52,8 @@ class Run:
 def load(folder: str | Path) -> Run:
     """Read what a run left, whole or not; a half-written last line is passed over. Damage is a ``UserError``."""
     folder = Path(folder)
+    if is_sweep(folder):
+        raise UserError(f"{folder}: is a sweep's folder; load its runs one by one, {folder}/jobs/*/*")
     if not (folder / "config.yaml").is_file():
         raise UserError(f"{folder}: is no run's folder: it holds no config.yaml")
     store = Store(folder)

@@ -42,7 +42,7 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str | None:
         if isinstance(link, ValueError) and str(link).startswith(_FLAGS):
             return _one_line(f"{link}; leave one out")
     if sweep := _SWEEP.search(str(error)):
-        return f"{sweep[1] or sweep[2]}: several values for one key are not supported; give one, or quote the text"
+        return f"{sweep[1] or sweep[2]}: several values for one key: add --multirun to measure each, give one, or quote the text"
     if isinstance(error, (HydraException, OmegaConfBaseException)):
         return _one_line(f"{str(chain[0]) or str(chain[-1])}; see python -m harness --help")
     return None

@@ -26,9 +26,7 @@ def reopen(folder: str, overrides: Sequence[str]) -> tuple[Store, DictConfig]:
 
     ``overrides`` are those of the command line: beside ``resume`` there may be none.
     """
-    others = [override for override in overrides if override.lstrip("+").partition("=")[0] != "resume"]
-    if others:
-        raise UserError(f"{others[0]}: cannot be given with resume={folder}, whose config.yaml says what is measured; leave it out")
+    refuse_others(folder, overrides)
     path = Path(folder) / "config.yaml"
     if not path.is_file():
         raise UserError(f"resume={folder}: holds no config.yaml, so it is no run's folder or was killed before it began; run anew")
@@ -40,6 +38,13 @@ def reopen(folder: str, overrides: Sequence[str]) -> tuple[Store, DictConfig]:
     for name in (CELLS, CONTROL, SAMPLES):
         lines.repair(store.folder / name)
     return store, read_config(path)
+
+
+def refuse_others(folder: str, overrides: Sequence[str]) -> None:
+    """Raise ``UserError`` when anything is given beside ``resume``."""
+    others = [override for override in overrides if override.lstrip("+").partition("=")[0] != "resume"]
+    if others:
+        raise UserError(f"{others[0]}: cannot be given with resume={folder}, whose files say what is measured; leave it out")
 
 
 def read_config(path: Path) -> DictConfig:

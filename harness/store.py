@@ -94,19 +94,20 @@ class Store:
                 raise UserError(f"cannot make the run's folder {folder}: {error.strerror}; set measure.root") from error
         raise UserError(f"cannot make a run's folder under {root}; set measure.root to a folder that can be written")
 
-    def lock(self) -> None:
-        """Keep other processes from writing here until this one ends, however it ends."""
+    def lock(self, name: str = "config.yaml") -> int | None:
+        """Keep other processes from writing here until this one ends, however it ends, and all that inherit the descriptor."""
         try:
             import fcntl
         except ImportError:  # not on Windows
-            return
-        self._held = open(self.folder / "config.yaml")
+            return None
+        self._held = open(self.folder / name)
         try:
             fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{self.folder}: another process measures into it; wait until it ends, or stop it") from None
         except OSError:
             pass  # some network file systems have no locks
+        return self._held.fileno()
 
     def append(self, cell: Cell, name: str = CELLS) -> None:
         lines.append(self.folder / name, cell.to_json())

@@ -80,11 +80,11 @@ WIDE = 96
 NARROW_COLUMNS = 6
 
 
-def terminal_table(summary: Mapping[str, Figures], title: str, width: int) -> Table:
+def terminal_table(summary: Mapping[str, Figures], title: str, width: int, first: str = "strategy") -> Table:
     """For a terminal of ``width`` characters; one too narrow for every column gets the first ones, nothing is cut."""
     shown = COLUMNS if width >= WIDE else COLUMNS[:NARROW_COLUMNS]
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1), pad_edge=False, collapse_padding=True)
-    table.add_column("strategy", no_wrap=True)
+    table.add_column(first, no_wrap=True)
     for column in shown:
         table.add_column(f"{column.title}\n{column.unit}", justify="right", no_wrap=True)
     for name, figures in summary.items():
@@ -98,10 +98,10 @@ def meanings() -> list[str]:
     return [f"{column.title:<{width}}  {column.meaning}" for column in COLUMNS]
 
 
-def markdown(summary: Mapping[str, Figures], title: str, notes: list[str]) -> str:
+def markdown(summary: Mapping[str, Figures], title: str, notes: list[str], first: str = "strategy") -> str:
     """The table with its title, a list of what each column means, and ``notes``."""
     headers = [f"{column.title} {column.unit}".strip() for column in COLUMNS]
-    lines = [f"# {title}", "", f"| strategy | {' | '.join(headers)} |", "| --- |" + " ---: |" * len(COLUMNS)]
+    lines = [f"# {title}", "", f"| {first} | {' | '.join(headers)} |", "| --- |" + " ---: |" * len(COLUMNS)]
     lines += [f"| {name} | {' | '.join(c.cell(figures) for c in COLUMNS)} |" for name, figures in summary.items()]
     lines += ["", *(f"- **{column.title}**: {column.meaning}" for column in COLUMNS)]
     return "\n".join(lines + ([""] + [f"- {note}" for note in notes] if notes else [])) + "\n"

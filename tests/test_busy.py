@@ -30,5 +30,5 @@ def test_more_than_a_quarter_of_the_cores_is_busy(other, load, busy_now):
 
 def test_the_line_names_figures_and_a_way_out():
     line = busy.told({"usable_cores": 2, "load_average": [1.5, 1, 0.5], "other_work_cores": 1.25})
-    assert line.startswith("other work keeps 1.2 of 2 cores busy (load 1.5 1.0 0.5): end it")
+    assert line.startswith("the machine is busy: other work keeps 1.2 of 2 cores (load 1.5 1.0 0.5); stop that")
     assert busy.told({"usable_cores": 2, "load_average": [1.5, 1, 0.5], "other_work_cores": 0.1}) is None

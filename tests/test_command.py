@@ -124,7 +124,7 @@ def test_a_busy_machine_is_told_at_the_start(harness, monkeypatch):
     for cores, lines in ((1.9 * os.cpu_count(), 1), (0.0, 0)):
         monkeypatch.setattr(busy.OtherWork, "cores", lambda self, cores=cores: cores)
         _, out, err = harness(*FAKE, *SHORT)
-        assert sum("cores busy" in line and "end it" in line for line in err.splitlines()) == lines
+        assert sum("machine is busy" in line and "stop that" in line for line in err.splitlines()) == lines
         environment = json.loads(Path(last_line(out)["run"], "environment.json").read_text())
         assert environment["cpu"]["other_work_cores"] == cores
 

@@ -16,6 +16,7 @@ examples:
   python -m harness.report results/runs/RUN                      report.ipynb and report.html in the run's folder
   python -m harness.report results/runs/RUN --output docs/report
   python -m harness.report results/runs/A results/runs/B --output compared     several runs side by side
+  python -m harness.report results/sweeps/SWEEP                  all jobs of a sweep that are done
 
 needs the report extra: python -m pip install -c constraints.txt -e '.[report]'
 exit status: 0 written, 2 wrong usage or unreadable run. See docs/report.md.
@@ -49,8 +50,8 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("run", nargs="+", metavar="RUN", help="a run's folder")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="where the report goes; the run's folder by default")
+    parser.add_argument("run", nargs="+", metavar="RUN", help="a run's folder, or a sweep's")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="where the report goes; the folder that was given by default")
     return parser
 
 

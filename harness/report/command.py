@@ -20,15 +20,15 @@ NEEDED = ("papermill", "nbconvert", "ipykernel")
 
 
 def make(folders: Sequence[str], output: Path | None) -> Path:
-    """The report of the runs in ``folders``, in ``output`` or in the run's own folder; returns the HTML file."""
+    """The report of the runs in ``folders``, in ``output`` or in the one folder that was given; returns the HTML file."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise UserError(f"{', '.join(missing)} not installed; python -m pip install -c constraints.txt -e '.[report]'")
     subject = read(folders)
     if output is None:
-        if subject.several:
-            raise UserError(f"{len(folders)} runs, one report: say where it shall lie with --output DIR")
-        output = subject.runs[0].folder
+        if len(folders) > 1:
+            raise UserError(f"{len(folders)} folders, one report: say where it shall lie with --output DIR")
+        output = Path(folders[0])
     try:
         output.mkdir(parents=True, exist_ok=True)
         executed, shown = output / "report.ipynb", output / "report.html"

@@ -104,21 +104,26 @@ def _short(value: str) -> str:
 
 
 def commands(subject: Subject) -> str:
-    """What to type to repeat every run of the report: the code's commit, its packages, the command."""
+    """What to type to repeat every run of the report: the code's commit, its packages, the command; a sweep's as one."""
     lines: list[str] = []
+    for sweep in subject.sweeps:
+        lines += _repeat(sweep.about.get("git") or {}, sweep.about.get("command"), "# the sweep" if subject.several else "")
     for run in subject.runs:
-        git = run.environment.get("git") or {}
-        if subject.several:
-            lines.append(f"# run {run.letter}")
-        if git:
-            lines.append(f"git checkout {git['commit']}")
-            if git["dirty"]:
-                lines.append("# not quite what was measured: the tree had changes that were not committed")
-        lines.append("python -m pip install -c constraints.txt -e .")
-        lines += [run.environment.get("command", "# the command was not recorded"), ""]
+        if not any(run.folder.is_relative_to(sweep.folder) for sweep in subject.sweeps):
+            command = run.environment.get("command")
+            lines += _repeat(run.environment.get("git") or {}, command, f"# run {run.letter}" if subject.several else "")
     return "\n".join(lines).strip()
 
 
+def _repeat(git: dict[str, Any], command: str | None, heading: str) -> list[str]:
+    lines = [heading] if heading else []
+    if git:
+        lines.append(f"git checkout {git['commit']}")
+        if git["dirty"]:
+            lines.append("# not quite what was measured: the tree had changes that were not committed")
+    return [*lines, "python -m pip install -c constraints.txt -e .", command or "# the command was not recorded", ""]
+
+
 def report_command(subject: Subject) -> str:
-    """What makes this report from the runs' folders."""
-    return " ".join(["python -m harness.report", *(run.folder.name for run in subject.runs)])
+    """What makes this report from the folders that it was made from."""
+    return " ".join(["python -m harness.report", *(folder.name for folder in subject.given)])

@@ -5,13 +5,18 @@ They are narrow, with letters large enough that a page on a phone shows them who
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from harness.report.subject import Reported, Subject
 from harness.report.tables import PHASES
+
+Colour = tuple[float, float, float]
 
 WIDTH = 5.4
 STYLES = ("-", "--", ":", "-.")
@@ -39,10 +44,23 @@ def _style(subject: Subject, run: Reported) -> str:
     return STYLES[subject.runs.index(run) % len(STYLES)]
 
 
+def _shade(subject: Subject, run: Reported, strategy: str) -> Colour:
+    """The strategy's colour; of more runs than there are line styles the first is pale and the last is full."""
+    paleness = 1 - subject.runs.index(run) / (len(subject.runs) - 1) if len(subject.runs) > len(STYLES) else 0
+    return _pale(subject.colour(strategy), paleness)
+
+
+def _pale(colour: str, paleness: float) -> Colour:
+    """``colour`` at 0, two thirds of the way to white at 1."""
+    red, green, blue = to_rgb(colour)
+    return tuple(part + (1 - part) * paleness * 2 / 3 for part in (red, green, blue))
+
+
 def _legend(figure: Figure, axes: Axes) -> None:
-    """Below the axes, so that no line hides it."""
+    """Below the axes, so that no line hides it; a long one makes the figure higher."""
     handles, labels = axes.get_legend_handles_labels()
     columns = max(1, min(len(labels), 66 // (max(map(len, labels)) + 6)))
+    figure.set_figheight(figure.get_figheight() + 0.19 * max(0, -(-len(labels) // columns) - 3))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
 
 
@@ -58,7 +76,7 @@ def speedups(subject: Subject) -> Figure | None:
         if low is not None:
             axes.errorbar(value, row, xerr=[[value - low], [high - value]], color="black", capsize=4, lw=1.3)
         axes.annotate(f"{value:.2f}×", (max(value, high or 0), row), (7, 0), textcoords="offset points", va="center")
-    axes.set_yticks(range(len(shown)), [subject.name(run, name) for run, name in shown])
+    axes.set_yticks(range(len(shown)), [subject.full_name(run, name) for run, name in shown])
     axes.invert_yaxis()
     axes.axvline(1, color="black", lw=1, ls=":")
     axes.set_xlim(0, 1.16 * max(max(v for v in run.figures[name]["speedup"] if v is not None) for run, name in shown))
@@ -79,7 +97,7 @@ def prompts(subject: Subject) -> Figure | None:
         offset = (number - (len(shown) - 1) / 2) * 0.7 / len(shown)
         points = [(speed, kind[prompt] + offset) for prompt, speed in run.figures[name]["speedup_by_prompt"].items()]
         marker = MARKERS[subject.runs.index(run) % len(MARKERS)]
-        style = {"marker": marker, "color": subject.colour(name), "label": subject.name(run, name)}
+        style = {"marker": marker, "color": _shade(subject, run, name), "label": subject.name(run, name)}
         axes.scatter(*zip(*points), s=22, alpha=0.8, lw=0, **style)
     for border in np.arange(len(kinds) - 1) + 0.5:
         axes.axhline(border, color="#dddddd", lw=0.6)
@@ -102,7 +120,7 @@ def histogram(subject: Subject) -> Figure | None:
         counts = np.array(run.figures[name]["accepted_histogram"])
         axes.bar(range(len(counts)), counts / counts.sum(), 0.8, color=subject.colour(name))
         length = run.figures[name]["acceptance_length"]
-        title = f"{subject.name(run, name)}: {length:.2f} tokens a round, {counts.sum():,} rounds"
+        title = f"{subject.full_name(run, name)}: {length:.2f} tokens a round, {counts.sum():,} rounds"
         axes.set_title(title, loc="left", fontsize=9.5)
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -122,7 +140,7 @@ def by_depth(subject: Subject) -> Figure | None:
             values, style = run.figures[name][key], _style(subject, run)
             depths = range(1, len(values) + 1)
             label = subject.name(run, name)
-            axes.plot(depths, values, style, marker="o", ms=4, color=subject.colour(name), label=label)
+            axes.plot(depths, values, style, marker="o", ms=4, color=_shade(subject, run, name), label=label)
     for axes, title in zip(panels, ("once the depth before was", "at all")):
         axes.set_title(title, fontsize=10, loc="left")
         axes.set_xlabel("depth in the draft")
@@ -145,7 +163,7 @@ def latencies(subject: Subject) -> Figure | None:
         for axes, values in zip(panels, (tpot, [d.ttft_s for d in requests])):
             if values:
                 drawn = True
-                options = {"color": subject.colour(name), "ls": _style(subject, run), "lw": 1.8}
+                options = {"color": _shade(subject, run, name), "ls": _style(subject, run), "lw": 1.8}
                 axes.ecdf(1000 * np.array(values), label=subject.name(run, name), **options)
     for axes, title in zip(panels, ("time per output token (TPOT)", "time to first token (TTFT)")):
         axes.set_title(title, fontsize=10, loc="left")
@@ -190,15 +208,17 @@ def budgets(subject: Subject) -> Figure | None:
         return None
     figure, (accepted, speed) = _figure(3.4, columns=2)
     ratios = all(run.figures[name]["speedup"] for run, name in points)
-    for number, (label, members) in enumerate(_curves(points).items()):
+    curves = _curves(points)
+    for number, (label, members) in enumerate(curves.items()):
         members.sort(key=lambda member: member[0].budget(member[1]))
-        colour = subject.colour(members[0][1])
-        style = {"color": colour, "ls": STYLES[number % len(STYLES)], "marker": "o", "ms": 5}
+        colour = _pale(subject.colour(members[0][1]), number / len(curves))
+        style = {"color": colour, "ls": STYLES[number % len(STYLES)], "marker": MARKERS[number % len(MARKERS)], "ms": 5}
         where = [run.budget(name) for run, name in members]
         accepted.plot(where, [run.figures[name]["acceptance_length"] for run, name in members], label=label, **style)
         if ratios:
             value, low, high = np.array([run.figures[name]["speedup"] for run, name in members], dtype=float).T
-            speed.errorbar(where, value, [value - low, high - value], capsize=3, **style)
+            beside = np.array(where) * 2 ** (0.07 * (number - (len(curves) - 1) / 2))  # no interval hides another
+            speed.errorbar(beside, value, [value - low, high - value], capsize=3, **style)
         else:
             speed.plot(where, [run.figures[name]["decode_tokens_per_s"] for run, name in members], **style)
     accepted.set_ylabel("acceptance length, tokens a round")
@@ -215,13 +235,16 @@ def budgets(subject: Subject) -> Figure | None:
 
 
 def _curves(points: list[tuple[Reported, str]]) -> dict[str, list[tuple[Reported, str]]]:
-    """Points that may be joined by a line, by what the line is called: one plugin, one model, the very same prompts.
+    """Points that may be joined by a line, by what the line is called: the very same prompts, all else but the budget equal.
 
     An arm of another name is the same strategy with another budget.
     """
-    found: dict[tuple[str, ...], list[tuple[Reported, str]]] = {}
+    found: dict[str, list[tuple[Reported, str]]] = {}
     for run, name in points:
-        same = (run.arms[name].get("_target_", name), run.config["model"]["name"], run.figures[name]["prompts_sha256"])
+        arm = {option: value for option, value in run.arms[name].items() if option not in ("name", "budget")}
+        settings = [run.config[group] for group in ("engine", "model", "sampling")]
+        live = [run.environment["engine"].get(setting) for setting in ("dtype", "device")]
+        same = json.dumps([arm, settings, live, run.figures[name]["prompts_sha256"]], sort_keys=True, default=str)
         found.setdefault(same, []).append((run, name))
     return {_curve_name(members): members for members in found.values()}
 

@@ -61,9 +61,13 @@ def _divergence_row(name: str, found: dict[str, Any]) -> dict[str, str]:
 
 
 def verdicts(subject: Subject) -> list[str]:
-    """A sentence for each run: whether identical answers can be asked for, and whether they are there."""
-    said = [(run, f"{_verdict(run)}{_control(run)}") for run in subject.runs]
-    return [f"Run {run.letter}: {verdict}" if subject.several else verdict for run, verdict in said]
+    """A sentence for each run: whether identical answers can be asked for, and whether they are there; why not, once."""
+    said = [(run, *_verdict(run)) for run in subject.runs]
+    sentences = [(run, f"{verdict}{_control(run)}") for run, verdict, _ in said]
+    why = list(dict.fromkeys(why for _, _, why in said if why))
+    if not subject.several:
+        return [" ".join([sentences[0][1], *why])]
+    return [*(f"Run {run.letter}: {sentence}" for run, sentence in sentences), *why]
 
 
 def _control(run: Reported) -> str:
@@ -74,26 +78,27 @@ def _control(run: Reported) -> str:
     return f" Control: the baseline equals itself in {equal} of {control['compared']} answers ({control['how']})."
 
 
-def _verdict(run: Reported) -> str:
+def _verdict(run: Reported) -> tuple[str, str]:
+    """What was found, and what there is to know about it."""
     if run.lossless is None:
-        return "No baseline was measured, so no answer can be compared with one."
+        return "No baseline was measured, so no answer can be compared with one.", ""
     if not run.greedy:
-        return (
-            "The run samples, so equal answers cannot be asked for; whether the distribution is the target's is a matter "
-            "for a test over many samples of one prompt (tests/test_distribution.py), not of this run."
+        return "The run samples, so equal answers cannot be asked for.", (
+            "Whether the distribution of a run that samples is the target's is a matter for a test over many samples of one "
+            "prompt (tests/test_distribution.py), not of a run."
         )
     total = sum(len(found["divergences"]) for found in run.lossless["strategies"].values())
     compared = sum(found["compared"] for found in run.lossless["strategies"].values())
     differing = {name: len(found["divergences"]) for name, found in run.lossless["strategies"].items()}
     parted = ", ".join(f"{name} {count}" for name, count in differing.items() if count)
     if not compared:
-        return "No answer could be compared with the baseline's."
+        return "No answer could be compared with the baseline's.", ""
     if not parted:
-        return f"All {compared} answers that were compared equal the baseline's, token for token."
+        return f"All {compared} answers that were compared equal the baseline's, token for token.", ""
     if run.lossless["dtype"] == "float32":
-        return f"NOT LOSSLESS: answers differ in greedy float32, where none may ({parted}). That is a bug."
-    return (
-        f"{total} of {compared} answers compared {'differs' if total == 1 else 'differ'} from the baseline's ({parted}). "
+        return f"NOT LOSSLESS: answers differ in greedy float32, where none may ({parted}). That is a bug.", ""
+    verb = "differs" if total == 1 else "differ"
+    return f"{total} of {compared} answers compared {verb} from the baseline's ({parted}).", (
         f"In {run.lossless['dtype']} a pass over several tokens rounds differently from a pass over one, so a near-tie "
         "between the two best tokens can fall the other way: a small margin at the first difference says so. "
         "The same run with model.dtype=float32 must show none."

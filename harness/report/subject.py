@@ -14,6 +14,7 @@ from harness.losslessness import Setting, losslessness
 from harness.resume import read_config
 from harness.store import CONTROL, Cell, Store
 from harness.summary import summarise
+from harness.sweep.store import Sweep, is_sweep
 
 # Okabe and Ito's colours, told apart by most colour-blind readers; grey is the baseline's.
 GREY = "#5b6470"
@@ -25,11 +26,13 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 class Reported:
     """One run. ``figures`` are its strategies' as in ``summary.json``, computed from the cells that are there.
 
+    ``job`` is what sets a sweep's job apart from its others, empty for a run of no sweep.
     ``lossless`` is the losslessness report as in ``summary.json``, ``None`` for a run without a baseline. ``ended`` says
     whether the run wrote its summary.
     """
 
     letter: str
+    job: str
     folder: Path
     config: dict[str, Any]
     environment: dict[str, Any]
@@ -72,9 +75,11 @@ class Reported:
 
 @dataclass(frozen=True)
 class Subject:
-    """The runs of a report, in the order in which they were given."""
+    """The runs of a report, in the order in which they were given; of the ``sweeps`` among them, the jobs that are done."""
 
     runs: tuple[Reported, ...]
+    given: tuple[Path, ...] = ()
+    sweeps: tuple[Sweep, ...] = ()
 
     @property
     def several(self) -> bool:
@@ -95,25 +100,46 @@ class Subject:
 
     def name(self, run: Reported, strategy: str) -> str:
         """What a row or a line is called: the strategy, and its run's letter where there are several."""
-        return f"{run.letter}\u00a0·\u00a0{strategy}" if self.several else strategy
+        return _joined(run.letter, strategy) if self.several else strategy
+
+    def full_name(self, run: Reported, strategy: str) -> str:
+        """The same with what sets a sweep's job apart, where there is room for it."""
+        return _joined(run.letter, run.job, strategy) if self.several else strategy
+
+
+def _joined(*parts: str) -> str:
+    return "\u00a0·\u00a0".join(filter(None, parts))
 
 
 def read(folders: Sequence[str]) -> Subject:
-    """The runs in ``folders``. Raises ``UserError`` for a folder that is damaged or holds no measured cell."""
+    """The runs in ``folders``, of a sweep's folder all of its jobs' that are done.
+
+    Raises ``UserError`` for a folder that is damaged or holds no measured cell.
+    """
     if not folders:
-        raise UserError("no run given; say python -m harness.report RUN, with a run's folder for RUN")
-    found = tuple(_read(Path(folder), _letter(number)) for number, folder in enumerate(folders))
+        raise UserError("no run given; say python -m harness.report RUN, with a run's or a sweep's folder for RUN")
+    given = tuple(map(Path, folders))
+    sweeps = tuple(Sweep.open(folder) for folder in given if is_sweep(folder))
+    each = [run for folder in given for run in (_done(folder) if is_sweep(folder) else [(folder, "")])]
+    found = tuple(_read(folder, job, _letter(number)) for number, (folder, job) in enumerate(each))
     repeated = {str(run.folder) for run in found if sum(run.folder.resolve() == r.folder.resolve() for r in found) > 1}
     if repeated:
         raise UserError(f"{min(repeated)}: is given twice; name each run once")
-    return Subject(found)
+    return Subject(found, given, sweeps)
+
+
+def _done(folder: Path) -> list[tuple[Path, str]]:
+    found = [(run, job.name) for job, run in Sweep.open(folder).done()]
+    if not found:
+        raise UserError(f"{folder}: no job of this sweep is done; go on with python -m harness resume={folder}")
+    return found
 
 
 def _letter(number: int) -> str:
     return LETTERS[number % 26] * (number // 26 + 1)
 
 
-def _read(folder: Path, letter: str) -> Reported:
+def _read(folder: Path, job: str, letter: str) -> Reported:
     if not folder.is_dir():
         raise UserError(f"{folder}: is no folder; give a run's folder, such as results/runs/20260131-120000-...")
     if not (folder / "config.yaml").is_file():
@@ -130,7 +156,7 @@ def _read(folder: Path, letter: str) -> Reported:
         raise UserError(f"{folder}: nothing was measured ({why}); finish it with resume={folder}, or run anew")
     plain = _plain(config, folder)
     try:
-        return _reported(letter, store, plain, environment, cells)
+        return _reported(letter, job, store, plain, environment, cells)
     except (KeyError, TypeError, AttributeError, ValueError) as error:  # an older version's folder, or an edited one
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{folder}: is not what this version writes ({reason}); measure again") from error
@@ -149,11 +175,12 @@ def _arms(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {**{n: arm for n, arm in config["arms"].items() if n != interest["name"]}, interest["name"]: interest}
 
 
-def _reported(letter: str, store: Store, config: dict, environment: dict, cells: tuple[Cell, ...]) -> Reported:
+def _reported(letter: str, job: str, store: Store, config: dict, environment: dict, cells: tuple[Cell, ...]) -> Reported:
     arms, measure = list(_arms(config)), config["measure"]
     summary = store.read_json("summary.json")
     return Reported(
         letter=letter,
+        job=job,
         folder=store.folder,
         config=config,
         environment=environment,

@@ -33,7 +33,10 @@ def interval(estimate: list | None) -> str:
 
 def runs(subject: Subject) -> pd.DataFrame:
     """Which letter stands for which run."""
-    return pd.DataFrame([_run_row(run) for run in subject.runs])
+    rows = [_run_row(run) for run in subject.runs]
+    if subject.sweeps:
+        rows = [{"run": row["run"], "job": run.job or NONE, **row} for run, row in zip(subject.runs, rows)]
+    return pd.DataFrame(rows)
 
 
 def _run_row(run: Reported) -> dict[str, Any]:
@@ -56,7 +59,7 @@ def headline(subject: Subject) -> pd.DataFrame:
     for run in subject.runs:
         for name, figures in run.figures.items():
             cells = {f"{column.title} {column.unit}".strip(): column.cell(figures) for column in COLUMNS}
-            rows.append({"strategy": subject.name(run, name), **cells})
+            rows.append({"strategy": subject.full_name(run, name), **cells})
     return pd.DataFrame(rows)
 
 

@@ -27,7 +27,18 @@ def unmeasured(subject: Subject) -> pd.DataFrame:
     for (what, why), letters in runs_of.items():
         where = f" (run {', '.join(letters)})" if subject.several and len(letters) < len(subject.runs) else ""
         rows.append({"not measured": what + where, "why": why})
-    return pd.DataFrame(rows)
+    return pd.DataFrame([*rows, *_jobs(subject)])
+
+
+def _jobs(subject: Subject) -> Iterator[dict[str, str]]:
+    """The jobs of a sweep that are not done."""
+    for sweep in subject.sweeps:
+        ended, done = sweep.ended(), {job.number for job, _ in sweep.done()}
+        for job in sweep.jobs:
+            if job.number not in done:
+                found = ended.get(job.number)
+                why = f"{found.status}: {found.reason}" if found else "not begun, or killed: resume=FOLDER finishes the sweep"
+                yield {"not measured": f"job {job.number} of a sweep, {job.label}", "why": why}
 
 
 def _gaps(run: Reported) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,8 @@ from harness.busy import is_busy
 from harness.report.subject import Reported, Subject
 from harness.report.tables import interval
 
+FEW = 4
+
 
 def title(subject: Subject) -> str:
     titles = list(dict.fromkeys(run.title for run in subject.runs))
@@ -15,8 +17,24 @@ def title(subject: Subject) -> str:
 
 
 def gist(subject: Subject) -> list[str]:
-    """For each run: what was asked, and which strategy was the fastest."""
+    """For each run: what was asked, and which strategy was the fastest. Of many runs: the fastest on each suite."""
+    if len(subject.runs) > FEW:
+        alike: dict[str, list[Reported]] = {}
+        for run in subject.runs:
+            alike.setdefault(run.title, []).append(run)
+        return [_fastest(title, runs) for title, runs in alike.items()]
     return [f"Run {run.letter}: {_gist(run)}" if subject.several else _gist(run) for run in subject.runs]
+
+
+def _fastest(title: str, runs: list[Reported]) -> str:
+    letters = ", ".join(run.letter for run in runs)
+    said = f"{title} (run{'s' if len(runs) > 1 else ''} {letters}): "
+    compared = [(f["speedup"], run, name) for run in runs for name, f in run.figures.items() if name != run.baseline and f["speedup"]]
+    if not compared:
+        return f"{said}no speedup could be computed."
+    speedup, run, name = max(compared, key=lambda found: found[0][0])
+    tokens, job = run.figures[name]["acceptance_length"], f" ({run.job})" if run.job else ""
+    return f"{said}fastest is {name} of run {run.letter}{job}, {interval(speedup)} the baseline's speed, {tokens:.2f} tokens a round."
 
 
 def _gist(run: Reported) -> str:
