@@ -7,10 +7,13 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import hydra
+from hydra._internal.utils import get_args_parser  # the flags that hydra.main will read
 from omegaconf import DictConfig
 
+from harness.errors import UserError
 from harness.mistakes import explain
 
 CONFIGURATION = Path(__file__).resolve().parent.parent / "conf"
@@ -24,7 +27,10 @@ def command(
 
     ``sweeps`` False refuses a multirun. ``interrupted`` is what a Ctrl-C that ``run`` does not handle itself leaves behind, in a line.
     """
-    arguments = sys.argv[1:]
+    try:
+        arguments = sys.argv[1:] = _sorted(sys.argv[1:])
+    except UserError as error:
+        return _refuse(program, str(error))
     if not sweeps and any(argument in ("-m", "--multirun") or argument.startswith("hydra.mode=") for argument in arguments):
         return _refuse(program, "--multirun: sweeps are not supported; give one value a key and call it once for each")
     if other := next((a for a in arguments if a.startswith(("hydra/sweeper", "hydra/launcher"))), None):
@@ -56,6 +62,20 @@ def command(
             raise
         return _refuse(program, line)
     return status
+
+
+def _sorted(arguments: list[str]) -> list[str]:
+    """Overrides first, then Hydra's flags: it does not take them mixed. Raises ``UserError`` for a flag that it lacks."""
+    parser = get_args_parser()
+    parser.error = _raise
+    overrides, flags = parser.parse_intermixed_args(arguments).overrides, list(arguments)
+    for override in overrides:
+        flags.remove(override)
+    return [*overrides, *flags]
+
+
+def _raise(message: str) -> NoReturn:
+    raise UserError(f"{message}; see python -m harness --help")
 
 
 def _refuse(program: str, line: str) -> int:

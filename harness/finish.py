@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from harness import resume
 from harness.losslessness import LOUD, Losslessness, Setting, losslessness
 from harness.plot import draw
 from harness.schemas import Plan
@@ -78,5 +79,5 @@ def _notes(cells: list[Cell], lossless: Losslessness | None, interrupted: bool, 
         notes.append(f"{held} of {len(cells)} cells were measured while the machine held its clocks back")
     if interrupted:
         notes.append("interrupted: the figures are of the cells that were finished")
-        notes.append(f"finish it with: python -m harness resume={store.folder}")
+        notes.append(f"finish it with: {resume.command(store.folder)}")
     return notes

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
 
 from harness import lines
@@ -38,6 +41,17 @@ def reopen(folder: str, overrides: Sequence[str]) -> tuple[Store, DictConfig]:
     for name in (CELLS, CONTROL, SAMPLES):
         lines.repair(store.folder / name)
     return store, read_config(path)
+
+
+def argument(folder: Path) -> str:
+    """``resume=FOLDER``, in quotes where Hydra's grammar wants them."""
+    text, plain = str(folder), re.fullmatch(r"[\w./-]+", str(folder), re.ASCII)
+    return f"resume={text if plain else QuotedString(text, Quote.single).with_quotes()}"
+
+
+def command(folder: Path) -> str:
+    """What goes on with the run or the sweep in ``folder``, for a shell."""
+    return shlex.join(["python", "-m", "harness", argument(folder)])
 
 
 def refuse_others(folder: str, overrides: Sequence[str]) -> None:

@@ -1,11 +1,13 @@
 """A run that was killed goes on where its store ends; what was damaged is told in one line."""
 
+import shlex
 import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from fake_engine import FakeEngine
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from test_command import FAKE, SHORT, harness, last_line  # noqa: F401  (a fixture)
 
 from benchmarks.kill_resume import Trial, without_times
@@ -13,6 +15,7 @@ from harness import lines
 from harness.errors import UserError
 from harness.measuring import Schedule, measure
 from harness.records import Sampling
+from harness.resume import command
 from harness.schemas import GROUPS
 from harness.store import CELLS, Store
 from harness.suites import Row
@@ -178,6 +181,15 @@ def test_another_model_under_the_same_name_is_refused(cut):
     store.write_json("environment.json", environment)
     status, _, err = harness(f"resume={folder}")
     assert status == 2 and "engine.model_sha256 was other" in err
+
+
+def test_the_way_on_can_be_typed_whatever_the_folder_is_called():
+    for name in ("results/runs/a-1.b", "it's 'so', {1} ${x} a=b"):
+        word, *rest = reversed(shlex.split(command(Path(name))))
+        assert list(reversed(rest)) == ["python", "-m", "harness"]
+        (override,) = OverridesParser.create().parse_overrides([word])
+        assert (override.key_or_group, override.value()) == ("resume", name)
+    assert command(Path("results/runs/a-1.b")) == "python -m harness resume=results/runs/a-1.b"
 
 
 def test_two_processes_do_not_write_into_one_folder(cut):

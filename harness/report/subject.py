@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import UserError
 from harness.losslessness import Setting, losslessness
-from harness.resume import read_config
+from harness.resume import command, read_config
 from harness.store import CONTROL, Cell, Store
 from harness.summary import summarise
 from harness.sweep.store import Sweep, is_sweep
@@ -131,7 +131,7 @@ def read(folders: Sequence[str]) -> Subject:
 def _done(folder: Path) -> list[tuple[Path, str]]:
     found = [(run, job.name) for job, run in Sweep.open(folder).done()]
     if not found:
-        raise UserError(f"{folder}: no job of this sweep is done; go on with python -m harness resume={folder}")
+        raise UserError(f"{folder}: no job of this sweep is done; go on with {command(folder)}")
     return found
 
 

@@ -13,10 +13,9 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 
-from harness import environment, interrupt
+from harness import environment, interrupt, resume
 from harness.errors import UserError
 from harness.mistakes import explain
-from harness.resume import refuse_others
 from harness.store import SUMMARY, Store
 from harness.sweep import process
 from harness.sweep.finish import finish
@@ -42,7 +41,7 @@ def start(overrides: Sequence[Override], flags: Sequence[str], compose: Callable
         "git": environment.git_state(Path(__file__).parent),
     }
     sweep = Sweep.create(root or ROOT, jobs, flags, about)
-    _say(f"{len(jobs)} jobs into {sweep.folder}")
+    _say(f"{len(jobs)} job{'s' if len(jobs) > 1 else ''} into {sweep.folder}")
     for job, error in wrong.items():
         _say(f"job {job.number}/{len(jobs)} will fail: {explain(error) or error}")
     return _work(sweep)
@@ -50,7 +49,7 @@ def start(overrides: Sequence[Override], flags: Sequence[str], compose: Callable
 
 def go_on(folder: str, overrides: Sequence[str]) -> int:
     """Run the jobs of a sweep that are not done; one that was stopped on its way resumes its run."""
-    refuse_others(folder, overrides)
+    resume.refuse_others(folder, overrides)
     interrupt.as_exception()
     return _work(Sweep.open(Path(folder)))
 
@@ -92,9 +91,10 @@ def _work(sweep: Sweep) -> int:
 def _run(sweep: Sweep, job: Job, lock: int | None) -> tuple[Ended, bool]:
     folder, before = sweep.folder_of(job), sweep.run_of(job)
     if before and not _in_vain(before):
-        arguments = [f"resume={_quoted(before)}"]
+        arguments = [resume.argument(before)]
     else:
-        arguments = [*job.overrides, f"measure.root={_quoted(folder)}"]
+        root = QuotedString(str(folder), Quote.single).with_quotes()
+        arguments = [*job.overrides, f"measure.root={root}"]
     found = process.run([*sweep.flags, *arguments, "hydra.mode=RUN"], folder, lock, lambda line: _say(f"  {line}"))
     status = DONE if found.status == 0 else INTERRUPTED if found.interrupted else FAILED
     run = sweep.run_of(job)
@@ -122,11 +122,6 @@ def _reason(found: process.Outcome, run: Path | None) -> str:
         failures = [cell.failure for cell in Store(run).cells() if cell.failure]
         return f"no cell could be measured ({failures[0].kind}: {failures[0].message})" if failures else "no cell was measured"
     return found.last.removeprefix("harness: ") or f"exit status {found.status}"
-
-
-def _quoted(path: Path) -> str:
-    """A path as Hydra's grammar takes any."""
-    return QuotedString(str(path), Quote.single).with_quotes()
 
 
 def _duration(seconds: float) -> str:

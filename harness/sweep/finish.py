@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 
+from harness import resume
 from harness.losslessness import LOUD
 from harness.report import figures, words
 from harness.report.subject import Reported, Subject, read
@@ -67,8 +69,8 @@ def _notes(sweep: Sweep, subject: Subject) -> list[str]:
 
 def _way_on(sweep: Sweep, done: int) -> list[str]:
     if done < len(sweep.jobs):
-        return [f"finish it with: python -m harness resume={sweep.folder}"]
-    return [f"a page of it: python -m harness.report {sweep.folder}"]
+        return [f"finish it with: {resume.command(sweep.folder)}"]
+    return [f"a page of it: python -m harness.report {shlex.quote(str(sweep.folder))}"]
 
 
 def _print(rows: Mapping[str, Any], title: str, notes: Sequence[str]) -> None:
