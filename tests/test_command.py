@@ -209,7 +209,7 @@ def test_help_explains_every_group_and_cfg_shows_what_would_run(harness, tmp_pat
     _, out, _ = harness("--help")
     for word in ("strategy", "engine", "model", "suite", "sampling", "measure", "experiment", "arms", "python -m harness "):
         assert f"\n{word}" in out
-    assert "Hydra (https" not in out
+    assert "Hydra (https" not in out and "== Sweeps ==" in out and "budget_sweep" in out
     _, out, _ = harness("--cfg", "job", "experiment=compare", "strategy.budget=5")
     assert "budget: 5" in out and "dflash:" in out and "hydra" not in out
     assert list(tmp_path.iterdir()) == []

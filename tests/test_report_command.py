@@ -65,6 +65,16 @@ def test_refusals_take_one_line(tmp_path, capsys):
     assert "cannot be written" in refusal([str(tmp_path / "a"), "--output", str(tmp_path / "file")], capsys)
 
 
+@needs_extra
+def test_ctrl_c_is_a_line(tmp_path, capsys, monkeypatch):
+    def press(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_execute", press)
+    assert main([str(save(tmp_path / "run"))]) == 130
+    assert capsys.readouterr().err == "report: interrupted\n"
+
+
 def test_help_names_the_extra(capsys):
     with pytest.raises(SystemExit) as left:
         main(["--help"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from sweep_engine import IN_VAIN, KILLED, LEAVES_A_PROCESS
 
+from harness import lines
 from harness.errors import UserError
 from harness.loading import load
 from harness.report import environment, figures, tables, unmeasured, words
@@ -190,6 +192,8 @@ def test_a_finished_sweep_is_shown_again_and_nothing_is_written(tmp_path):
     assert files(folder) == before
     refused = call(tmp_path, f"resume='{first.last['sweep']}'", "suite.limit=2")
     assert refused.status == 2 and refused.err.startswith("harness: suite.limit=2: cannot be given with resume=")
+    shutil.rmtree(folder / "jobs" / "2")
+    assert [job.number for job, _ in Sweep.open(folder).done()] == [1], "whose folder is deleted is to be measured anew"
 
 
 def cells_of(folder: Path, job: int) -> int:
@@ -270,6 +274,10 @@ def test_a_damaged_sweep_is_refused_in_one_line(tmp_path):
     Store(tmp_path).write_json("sweep.json", {"jobs": []})
     with pytest.raises(UserError, match="not what this version writes"):
         Sweep.open(tmp_path)
+    Store(tmp_path).write_json("sweep.json", {"flags": [], "jobs": []})
+    lines.append(tmp_path / "jobs.jsonl", {"job": 1})
+    with pytest.raises(UserError, match="not what this version writes"):
+        Sweep.open(tmp_path).ended()
     (tmp_path / "sweep.json").unlink()
     with pytest.raises(UserError, match="no sweep's folder"):
         Sweep.open(tmp_path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.errors import UserError
 
-WRONG_USAGE = 2
+WRONG_USAGE, INTERRUPTED = 2, 130
 
 EXAMPLES = """\
 examples:
@@ -38,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"report: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG_USAGE
+    except KeyboardInterrupt:
+        print("report: interrupted", file=sys.stderr)
+        return INTERRUPTED
     print(file)
     return 0
 

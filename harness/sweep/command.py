@@ -137,10 +137,12 @@ def _say(line: str) -> None:
 
 @contextmanager
 def _ended_like_ctrl_c():
-    """Let a polite end of this process (SIGTERM, a closed terminal) end the job's too."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGHUP)}
+    """Let a polite end of this process (SIGTERM, a closed terminal) end the job's too; what nohup ignores stays ignored."""
+    ending = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ending:
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in ending:
+            signal.signal(number, signal.SIG_DFL)

@@ -68,14 +68,17 @@ class Sweep:
 
     def ended(self) -> dict[int, Ended]:
         """How each job ended the last time, by its number."""
-        return {line["job"]: Ended(**line) for line in lines.read(self.folder / ENDED)}
+        try:
+            return {line["job"]: Ended(**line) for line in lines.read(self.folder / ENDED)}
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{self.folder / ENDED}: is not what this version writes ({error}); sweep anew") from error
 
     def done(self) -> Iterator[tuple[Job, Path]]:
-        """The jobs that are done, with the folders of their runs."""
+        """The jobs that are done, with the folders of their runs; one whose folder was deleted is not."""
         ended = self.ended()
         for job in self.jobs:
             found = ended.get(job.number)
-            if found and found.status == DONE and found.run:
+            if found and found.status == DONE and found.run and (self.folder / found.run).is_dir():
                 yield job, self.folder / found.run
 
     def folder_of(self, job: Job) -> Path:
