@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from torch import Tensor
 
 from strategies.base import DraftTree, Proposer, TargetView
@@ -14,3 +16,8 @@ class NoProposer(Proposer):
 
 def build(target: TargetView, name: str) -> NoProposer:
     return NoProposer()
+
+
+def vllm_arguments(target: Path, name: str) -> dict:
+    """Nothing: vLLM decodes plainly by itself."""
+    return {}

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from harness.errors import UserError
 from strategies.base import TargetView
 from strategies.ddtree.proposer import TreeProposer
+
+# vLLM's stock sampler, which serves requests that fall back to a chain, verifies no more than this many tokens.
+LARGEST_BUDGET_ON_VLLM = 128
 
 
 def build(target: TargetView, name: str, drafter: str, budget: int) -> TreeProposer:
     from strategies.dflash.checkpoint import load_drafter
 
     return TreeProposer(load_drafter(drafter, target), target, budget)
+
+
+def vllm_arguments(target: Path, name: str, drafter: str, budget: int) -> dict:
+    """vLLM's own DFlash with this project's plugin, which turns its blocks into trees."""
+    from strategies.dflash.checkpoint import find_drafter
+
+    if not isinstance(budget, int) or not 1 <= budget <= LARGEST_BUDGET_ON_VLLM:
+        raise UserError(f"strategy.budget={budget} is not a node budget on vLLM; give a whole number from 1 to {LARGEST_BUDGET_ON_VLLM}")
+    folder, config = find_drafter(drafter, target)
+    # vLLM keeps as many cache slots for drafting as there are speculative tokens: a block must fit as well as a tree.
+    places = max(budget, config.block_size - 1)
+    return {
+        "speculative_config": {"method": "dflash", "model": str(folder), "num_speculative_tokens": places},
+        "worker_cls": "strategies.ddtree.vllm_plugin.worker.DDTreeWorker",
+        "additional_config": {"ddtree": {"budget": budget}},
+    }

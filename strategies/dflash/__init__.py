@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from strategies.base import TargetView
 from strategies.dflash.proposer import ChainProposer
 
@@ -10,3 +12,11 @@ def build(target: TargetView, name: str, drafter: str) -> ChainProposer:
     from strategies.dflash.checkpoint import load_drafter
 
     return ChainProposer(load_drafter(drafter, target), target)
+
+
+def vllm_arguments(target: Path, name: str, drafter: str) -> dict:
+    """vLLM's own DFlash, on the same checkpoint."""
+    from strategies.dflash.checkpoint import find_drafter
+
+    folder, config = find_drafter(drafter, target)
+    return {"speculative_config": {"method": "dflash", "model": str(folder), "num_speculative_tokens": config.block_size - 1}}

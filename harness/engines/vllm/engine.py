@@ -1,0 +1,141 @@
+"""vLLM behind the harness's engine contract."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.engines.torch.device import DTYPES, pick_device, pick_dtype
+from harness.engines.vllm.arguments import Settings, engine_arguments, environment, usable_cores
+from harness.engines.vllm.client import EngineCrash, EngineProcess
+from harness.engines.vllm.process import write_request
+from harness.errors import UserError
+from harness.models.export import hugging_face_folder
+from harness.models.huggingface import read_language
+from harness.models.weights import load_checkpoint, resolve, sha256
+from harness.records import Decoded, Request
+
+# Cells alternate between processes that are all loaded, so that drift of clocks and neighbours hits all strategies alike.
+PROCESSES = "one for each strategy, all loaded, one decodes at a time"
+
+
+class VLLMEngine:
+    """See ``harness.engines.base.Engine``; the options are explained in ``conf/engine/vllm.yaml``.
+
+    A process that cannot be loaded or that dies makes its strategy's cells fail; what vLLM or a strategy refuses by name
+    is a ``UserError``.
+    """
+
+    def __init__(
+        self,
+        model: Mapping,
+        strategies: Mapping[str, Mapping],
+        device: str = "auto",
+        threads: int | None = None,
+        max_model_len: int | None = None,
+        max_num_seqs: int = 8,
+        max_num_batched_tokens: int = 4096,
+        kv_cache_gib: float = 1.0,
+        gpu_memory_utilization: float = 0.9,
+        enforce_eager: bool | None = None,
+        async_scheduling: bool = False,
+        timeout_s: float = 600.0,
+        start_timeout_s: float = 1200.0,
+    ) -> None:
+        found, path = pick_device(device), resolve(model)
+        dtype = pick_dtype(model["dtype"], found)
+        self._checksum, self.end_tokens, context, self._tokenizer = _language(path)
+        folder = hugging_face_folder(path, dtype)
+        self.context_length = min(context, max_model_len or context)
+        settings = Settings(
+            device=found.type,
+            dtype=next(name for name, value in DTYPES.items() if value == dtype),
+            threads=threads or usable_cores(),
+            max_model_len=self.context_length,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            kv_cache_gib=kv_cache_gib,
+            gpu_memory_utilization=gpu_memory_utilization / len(strategies),
+            enforce_eager=found.type == "cpu" if enforce_eager is None else enforce_eager,
+            async_scheduling=async_scheduling,
+        )
+        arguments = {name: engine_arguments(folder, settings, config) for name, config in strategies.items()}
+        self._drafters = {name: _drafter(given) for name, given in arguments.items()}
+        self._processes = {
+            name: EngineProcess(name, given, environment(settings), start_timeout_s, timeout_s) for name, given in arguments.items()
+        }
+        atexit.register(self.close)
+        self._start()
+
+    def _start(self) -> None:
+        """Load every strategy. One that crashes here is tried again by its cells, which then fail by themselves."""
+        crashes = {}
+        for name, process in self._processes.items():
+            try:
+                process.start()
+            except EngineCrash as crash:
+                crashes[name] = crash
+        if len(crashes) == len(self._processes):
+            raise UserError(f"engine=vllm: no strategy could be loaded; {next(iter(crashes.values()))}; see python -m harness.probe")
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.close()
+
+    def render(self, messages: list[dict[str, str]]) -> list[int]:
+        return self._tokenizer.render(messages)
+
+    def text(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(list(tokens))
+
+    def decode(self, strategy: str, request: Request) -> Decoded:
+        if len(request.prompt_ids) >= self.context_length:
+            raise UserError(
+                f"prompt of {len(request.prompt_ids)} tokens leaves no room in a context of {self.context_length}; shorten the prompt"
+            )
+        return Decoded.from_json(self._processes[strategy].ask({"decode": write_request(request)})["decoded"])
+
+    def margin(self, prompt_ids: Sequence[int], prefix: Sequence[int]) -> float:
+        return next(iter(self._processes.values())).ask({"margin": [*prompt_ids, *prefix]})["margin"]
+
+    def settings(self) -> Mapping[str, Any]:
+        """What all processes share, and in ``differs`` what they do not, by strategy."""
+        live = {name: process.settings for name, process in self._processes.items() if process.settings}
+        names = {key: None for settings in live.values() for key in settings}
+        values = {key: {name: settings.get(key) for name, settings in live.items()} for key in names}
+        measured = {"copy_bytes_per_s": max(values.pop("copy_bytes_per_s").values())}
+        shared = {key: next(iter(found.values())) for key, found in values.items() if _equal(found)}
+        return {
+            **shared,
+            **measured,
+            "differs": {key: found for key, found in values.items() if not _equal(found)},
+            "context_length": self.context_length,
+            "end_tokens": list(self.end_tokens),
+            "model_sha256": self._checksum,
+            "drafters": self._drafters,
+            "processes": PROCESSES,
+        }
+
+
+def _language(path: Path):
+    """Checksum of the weights, end tokens, context length and tokenizer of any model, dense or not."""
+    if path.is_dir():
+        return read_language(path)
+    checkpoint = load_checkpoint(path)
+    return checkpoint.checksum, checkpoint.config.end_tokens, checkpoint.config.context_length, checkpoint.tokenizer
+
+
+def _drafter(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Names and sha256 of the files behind a strategy's drafter; ``None`` where the model drafts by itself."""
+    folder = (arguments.get("speculative_config") or {}).get("model")
+    if folder is None or folder == arguments["model"]:
+        return None
+    files = sorted(Path(folder).glob("*.safetensors"))
+    return {"files": [file.name for file in files], "sha256": sha256(files)}
+
+
+def _equal(found: Mapping[str, Any]) -> bool:
+    first, *others = found.values()
+    return all(other == first for other in others)
