@@ -1,0 +1,28 @@
+"""vLLM's DFlash drafter with a block of its own length, whose slots' logits are kept for the trees."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from vllm.v1.spec_decode.dflash import DFlashProposer
+
+from strategies.ddtree.vllm_plugin.versions import speculative_copy
+
+
+class SlotProposer(DFlashProposer):
+    """Drafts ``slots`` tokens a request, however many nodes a tree may have. ``slot_logits`` ``[requests, slots, vocab]``."""
+
+    def __init__(self, vllm_config, device: torch.device, runner, slots: int) -> None:
+        super().__init__(speculative_copy(vllm_config, slots), device, runner)
+        self.slots = slots
+        self.slot_logits: Tensor | None = None
+
+    def propose(self, *args, **kwargs) -> Tensor:
+        if "num_speculative_tokens" in kwargs:
+            kwargs["num_speculative_tokens"] = self.slots
+        return super().propose(*args, **kwargs)
+
+    def _greedy_sample(self, hidden_states: Tensor) -> Tensor:
+        logits = self.model.compute_logits(hidden_states)
+        self.slot_logits = logits.view(-1, self.slots, logits.shape[-1])
+        return logits.argmax(dim=-1)
