@@ -18,6 +18,6 @@ def build(target: TargetView, name: str) -> NoProposer:
     return NoProposer()
 
 
-def vllm_arguments(target: Path, name: str) -> dict:
+def vllm_arguments(target: Path, device: str, name: str) -> dict:
     """Nothing: vLLM decodes plainly by itself."""
     return {}

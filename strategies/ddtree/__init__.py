@@ -18,7 +18,7 @@ def build(target: TargetView, name: str, drafter: str, budget: int) -> TreePropo
     return TreeProposer(load_drafter(drafter, target), target, budget)
 
 
-def vllm_arguments(target: Path, name: str, drafter: str, budget: int) -> dict:
+def vllm_arguments(target: Path, device: str, name: str, drafter: str, budget: int) -> dict:
     """vLLM's own DFlash with this project's plugin, which turns its blocks into trees."""
     from strategies.dflash.checkpoint import find_drafter
 

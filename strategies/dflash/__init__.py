@@ -14,9 +14,12 @@ def build(target: TargetView, name: str, drafter: str) -> ChainProposer:
     return ChainProposer(load_drafter(drafter, target), target)
 
 
-def vllm_arguments(target: Path, name: str, drafter: str) -> dict:
+def vllm_arguments(target: Path, device: str, name: str, drafter: str) -> dict:
     """vLLM's own DFlash, on the same checkpoint."""
     from strategies.dflash.checkpoint import find_drafter
 
     folder, config = find_drafter(drafter, target)
-    return {"speculative_config": {"method": "dflash", "model": str(folder), "num_speculative_tokens": config.block_size - 1}}
+    arguments = {"speculative_config": {"method": "dflash", "model": str(folder), "num_speculative_tokens": config.block_size - 1}}
+    if device == "cpu":
+        arguments["worker_cls"] = "strategies.dflash.vllm_worker.DFlashCPUWorker"
+    return arguments

@@ -2,9 +2,9 @@
 
 A strategy enters vLLM through a function ``vllm_arguments`` beside its factory (the module of its ``_target_``):
 
-    def vllm_arguments(target: Path, name: str, **options) -> dict
+    def vllm_arguments(target: Path, device: str, name: str, **options) -> dict
 
-``target`` is the model's Hugging Face folder, ``options`` the strategy's own configuration. It returns fields of vLLM's
+``target`` is the model's Hugging Face folder, ``device`` cpu or cuda, ``options`` the strategy's own configuration. It returns fields of vLLM's
 ``EngineArgs`` (``speculative_config``, ``worker_cls``, ``additional_config``, …), or raises ``UserError`` for what vLLM
 cannot run.
 """
@@ -42,7 +42,7 @@ class Settings:
 
 def engine_arguments(folder: Path, settings: Settings, strategy: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of vLLM's ``EngineArgs`` for one strategy; the same names, with dashes, are options of ``vllm serve``."""
-    added = strategy_arguments(folder, strategy)
+    added = strategy_arguments(folder, settings.device, strategy)
     common = {
         "model": str(folder),
         "dtype": settings.dtype,
@@ -62,7 +62,7 @@ def engine_arguments(folder: Path, settings: Settings, strategy: Mapping[str, An
     return common | added
 
 
-def strategy_arguments(folder: Path, strategy: Mapping[str, Any]) -> dict[str, Any]:
+def strategy_arguments(folder: Path, device: str, strategy: Mapping[str, Any]) -> dict[str, Any]:
     """What the strategy's own adapter adds."""
     module = strategy["_target_"].rpartition(".")[0]
     adapter = getattr(import_module(module), ADAPTER, None)
@@ -71,7 +71,7 @@ def strategy_arguments(folder: Path, strategy: Mapping[str, Any]) -> dict[str, A
             f"strategy={strategy['name']}: has no adapter for vLLM; add a function {ADAPTER} to {module}, or use engine=torch"
         )
     options = {key: value for key, value in strategy.items() if not str(key).startswith("_")}
-    return adapter(folder, **options)
+    return adapter(folder, device, **options)
 
 
 def environment(settings: Settings) -> dict[str, str]:

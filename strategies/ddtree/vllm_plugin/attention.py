@@ -62,7 +62,8 @@ def commit(layers: Sequence, slots: Tensor, trees: Sequence[Verified]) -> None:
     moves = [(tree.start + row, tree.start + place) for tree in trees for place, row in enumerate(tree.path) if row != place]
     if not moves:
         return
-    sources, targets = slots[torch.tensor(moves, device=slots.device).T]
+    # vLLM's writers read slots by address: each row must lie in one piece.
+    sources, targets = slots[torch.tensor(moves, device=slots.device)].T.contiguous()
     for layer in layers:
         keys, values = layer.impl.cache_rows(layer.kv_cache, sources)
         layer.impl.do_kv_cache_update(layer, keys, values, layer.kv_cache, targets)
