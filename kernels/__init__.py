@@ -1,7 +1,7 @@
 """Draft-tree kernels: plain-torch references that a reader can check against the papers."""
 
 from kernels.acceptance import accept, greedy_choice, sampled_choice
-from kernels.attention import attention, visible_rows
+from kernels.attention import attention, attention_with_lse, merge_attention, visible_rows
 from kernels.cache import keep_rows
 from kernels.layers import apply_rope, rope_tables, swiglu
 from kernels.masks import ancestor_mask
@@ -15,10 +15,12 @@ __all__ = [
     "ancestor_mask",
     "apply_rope",
     "attention",
+    "attention_with_lse",
     "best_first_tree",
     "draw",
     "greedy_choice",
     "keep_rows",
+    "merge_attention",
     "probabilities",
     "rope_tables",
     "sampled_choice",

@@ -58,7 +58,7 @@ class Verified:
 
     def mask(self, device: torch.device) -> Tensor:
         """bool ``[1, rows, rows]``: a row sees its ancestors and itself."""
-        return ancestor_mask(torch.tensor([self.tree.parents], device=device))
+        return ancestor_mask(torch.tensor([self.tree.parents])).to(device)
 
 
 @dataclass
