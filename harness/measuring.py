@@ -115,7 +115,7 @@ def decode_cell(engine: Engine, cell: Cell, request: Callable[[], Request]) -> C
         cell = replace(cell, prompt_tokens=len(asked.prompt_ids), prompt_sha256=prompt_sha256(asked.prompt_ids))
         memory.reset_peaks()
         decoded = engine.decode(cell.key.strategy, asked)
-        host, device = memory.host_peak_bytes(), memory.device_peak_bytes()
+        host, device = engine.peaks() if hasattr(engine, "peaks") else (memory.host_peak_bytes(), memory.device_peak_bytes())
         text = engine.text(list(decoded.tokens))
     except Exception as error:  # whatever an engine raises is this cell's result, and the run goes on
         return replace(cell, failure=Failure(type(error).__name__, " ".join(str(error).split())))

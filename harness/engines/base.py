@@ -14,6 +14,8 @@ class Engine(Protocol):
     Built by Hydra from ``conf/engine/NAME.yaml`` as ``_target_(**options, model=..., strategies={name: config})``.
     Everything that can be wrong (files, shapes, budgets) is found in the constructor and raised as ``UserError``.
 
+    An engine whose memory is not this process's has ``peaks() -> (host bytes, device bytes)``, those of its last request.
+
     One method more is welcome and not asked for: ``margin(prompt_ids, prefix) -> float``, the target's best logit minus
     its second best behind prompt and prefix, in the run's dtype. Without it the losslessness report has no margins.
     """

@@ -32,3 +32,10 @@ def vllm_arguments(target: Path, device: str, name: str, drafter: str, budget: i
         "worker_cls": "strategies.ddtree.vllm_plugin.worker.DDTreeWorker",
         "additional_config": {"ddtree": {"budget": budget}},
     }
+
+
+def vllm_checks(device: str) -> list:
+    """What the plugin needs of the installed vLLM, for ``python -m harness.probe``."""
+    from strategies.ddtree.vllm_plugin.checks import checks
+
+    return checks(device)

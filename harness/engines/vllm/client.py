@@ -24,12 +24,13 @@ class EngineCrash(RuntimeError):
 class EngineProcess:
     """One strategy's vLLM. It is started by the first question and started again by the next after a crash."""
 
-    def __init__(self, strategy: str, arguments: Mapping[str, Any], variables: Mapping[str, str], start_timeout_s: float, timeout_s: float):
-        self._strategy, self._arguments, self._variables = strategy, dict(arguments), dict(variables)
+    def __init__(self, strategy: Mapping[str, Any], arguments: Mapping[str, Any], variables: Mapping[str, str], start_timeout_s: float, timeout_s: float):
+        self._strategy, self._arguments, self._variables = dict(strategy), dict(arguments), dict(variables)
         self._start_timeout_s, self._timeout_s = start_timeout_s, timeout_s
         self._process: subprocess.Popen | None = None
         self._read = b""
         self.settings: dict[str, Any] | None = None
+        self.probe: list[dict[str, Any]] | None = None
 
     def start(self) -> None:
         """Load. Raises ``UserError`` for what vLLM or the strategy refuses, ``EngineCrash`` for anything else."""
@@ -39,12 +40,12 @@ class EngineProcess:
             [sys.executable, "-m", "harness.engines.vllm.process"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env={**os.environ, **self._variables},
         )  # fmt: skip
-        self._send({"arguments": self._arguments})
+        self._send({"strategy": self._strategy, "arguments": self._arguments})
         answer = self._receive(self._start_timeout_s, "loading")
         if "refused" in answer:
             self.close()
             raise UserError(answer["refused"])
-        self.settings = answer["settings"]
+        self.settings, self.probe = answer["settings"], answer["probe"]
 
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """The answer. Raises ``EngineCrash``, and ``RuntimeError`` with what vLLM raised for this question."""
@@ -54,7 +55,7 @@ class EngineProcess:
         answer = self._receive(self._timeout_s, "answering")
         if "failed" in answer:
             kind, message = answer["failed"]
-            raise RuntimeError(f"vLLM, {self._strategy}: {kind}: {' '.join(message.split())}")
+            raise RuntimeError(f"vLLM, {self._strategy['name']}: {kind}: {' '.join(message.split())}")
         return answer
 
     def close(self) -> None:
@@ -97,7 +98,7 @@ class EngineProcess:
         status = self._process.wait()
         words = self._last_words()
         self.close()
-        raise EngineCrash(f"vLLM's process for {self._strategy} {what} (status {status}): {words}")
+        raise EngineCrash(f"vLLM's process for {self._strategy['name']} {what} (status {status}): {words}")
 
     def _last_words(self) -> str:
         """The last lines of the log that tell of an error, else the last lines."""

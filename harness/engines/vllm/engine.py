@@ -64,8 +64,10 @@ class VLLMEngine:
         arguments = {name: engine_arguments(folder, settings, config) for name, config in strategies.items()}
         self._drafters = {name: _drafter(given) for name, given in arguments.items()}
         self._processes = {
-            name: EngineProcess(name, given, environment(settings), start_timeout_s, timeout_s) for name, given in arguments.items()
+            name: EngineProcess(plain(strategies[name]), given, environment(settings), start_timeout_s, timeout_s)
+            for name, given in arguments.items()
         }
+        self._peaks: tuple[int, int] | None = None
         atexit.register(self.close)
         self._start()
 
@@ -95,7 +97,12 @@ class VLLMEngine:
             raise UserError(
                 f"prompt of {len(request.prompt_ids)} tokens leaves no room in a context of {self.context_length}; shorten the prompt"
             )
-        return Decoded.from_json(self._processes[strategy].ask({"decode": write_request(request)})["decoded"])
+        answer = self._processes[strategy].ask({"decode": write_request(request)})
+        self._peaks = tuple(answer["peaks"])
+        return Decoded.from_json(answer["decoded"])
+
+    def peaks(self) -> tuple[int, int]:
+        return self._peaks
 
     def margin(self, prompt_ids: Sequence[int], prefix: Sequence[int]) -> float:
         return next(iter(self._processes.values())).ask({"margin": [*prompt_ids, *prefix]})["margin"]
@@ -116,7 +123,15 @@ class VLLMEngine:
             "model_sha256": self._checksum,
             "drafters": self._drafters,
             "processes": PROCESSES,
+            "probe": {name: process.probe for name, process in self._processes.items()},
         }
+
+
+def plain(config: Mapping) -> dict[str, Any]:
+    """A strategy's configuration as plain data, for another process."""
+    from omegaconf import DictConfig, OmegaConf
+
+    return OmegaConf.to_container(config, resolve=True) if isinstance(config, DictConfig) else dict(config)
 
 
 def _language(path: Path):

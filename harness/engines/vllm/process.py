@@ -1,6 +1,6 @@
 """An engine's process: loads vLLM for one strategy, then answers requests, a line of JSON each.
 
-Standard input brings ``{"arguments": …}`` first and ``{"decode": …}`` or ``{"margin": [ids]}`` then; answers go to what was
+Standard input brings ``{"strategy": …, "arguments": …}`` first and ``{"decode": …}`` or ``{"margin": [ids]}`` then; answers go to what was
 standard output. Whatever vLLM prints goes to standard error. The end of standard input ends the process.
 """
 
@@ -12,6 +12,7 @@ import sys
 from dataclasses import asdict
 from typing import IO, Any
 
+from harness import memory
 from harness.errors import UserError
 from harness.records import Request, Sampling
 
@@ -20,7 +21,7 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     lines = iter(sys.stdin.readline, "")
-    driver = _start(json.loads(next(lines))["arguments"], answers)
+    driver = _start(json.loads(next(lines)), answers)
     if driver is None:
         return 1
     for line in lines:
@@ -28,17 +29,25 @@ def main() -> int:
     return 0
 
 
-def _start(arguments: dict[str, Any], answers: IO[str]):
-    """The engine, its settings told; ``None`` when it refused, and why told."""
+def _start(asked: dict[str, Any], answers: IO[str]):
+    """The engine, its settings and the probe told; ``None`` when it cannot run or refused, and why told."""
+    from harness.engines.vllm.probe import rows
+
+    probe = rows(asked["strategy"])
+    if prevented := [row for row in probe if row.prevents]:
+        row = prevented[0]
+        refusal = f"strategy={asked['strategy']['name']} cannot run on vLLM: {row.what} is {row.state} ({row.detail}); see python -m harness.probe"
+        _say(answers, {"refused": refusal})
+        return None
     from harness.engines.vllm.driver import Driver
     from harness.engines.vllm.live import live_settings
 
     try:
-        driver = Driver(arguments)
+        driver = Driver(asked["arguments"])
     except UserError as refusal:
         _say(answers, {"refused": str(refusal)})
         return None
-    _say(answers, {"settings": live_settings(driver.engine)})
+    _say(answers, {"settings": live_settings(driver.engine), "probe": [row.to_json() for row in probe]})
     return driver
 
 
@@ -47,7 +56,9 @@ def _answer(driver, asked: dict[str, Any]) -> dict[str, Any]:
     try:
         if "margin" in asked:
             return {"margin": driver.margin(asked["margin"])}
-        return {"decoded": driver.decode(read_request(asked["decode"])).to_json()}
+        memory.reset_peaks()
+        decoded = driver.decode(read_request(asked["decode"])).to_json()
+        return {"decoded": decoded, "peaks": [memory.host_peak_bytes(), memory.device_peak_bytes()]}
     except (UserError, ValueError, RuntimeError) as error:
         return {"failed": [type(error).__name__, str(error)]}
 

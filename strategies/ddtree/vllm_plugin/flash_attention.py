@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend, FlashAttentionImpl, flash_attn_varlen_func
+from vllm.v1.attention.backend import AttentionCGSupport
+from vllm.v1.attention.backends.flash_attn import (
+    FlashAttentionBackend,
+    FlashAttentionImpl,
+    FlashAttentionMetadataBuilder,
+    flash_attn_varlen_func,
+)
 
 from kernels import attention_with_lse, merge_attention
 from strategies.ddtree.vllm_plugin.attention import StepAttention, TreeAttention
@@ -54,7 +60,21 @@ class TreeFlashImpl(TreeAttention, FlashAttentionImpl):
         return flash_cache_rows(cache, slots)
 
 
+class TreeFlashBuilder(FlashAttentionMetadataBuilder):
+    """Keeps attention out of captured graphs, which would replay vLLM's own: vLLM then captures the pieces between."""
+
+    _cudagraph_support = AttentionCGSupport.NEVER
+
+    @classmethod
+    def get_cudagraph_support(cls, vllm_config, kv_cache_spec) -> AttentionCGSupport:
+        return cls._cudagraph_support
+
+
 class TreeFlashBackend(FlashAttentionBackend):
+    @staticmethod
+    def get_builder_cls() -> type[TreeFlashBuilder]:
+        return TreeFlashBuilder
+
     @staticmethod
     def get_impl_cls() -> type[TreeFlashImpl]:
         return TreeFlashImpl

@@ -7,6 +7,7 @@ from importlib import import_module
 from vllm.platforms import current_platform
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
+from harness.errors import UserError
 from strategies.ddtree.vllm_plugin.refusals import refuse
 from strategies.ddtree.vllm_plugin.runner import TreeRunner
 from strategies.ddtree.vllm_plugin.versions import check_seams
@@ -25,6 +26,8 @@ class DDTreeWorker(Worker):
     """Refuses what is not covered before anything is loaded."""
 
     def init_device(self) -> None:
+        if getattr(self, "use_v2_model_runner", False):
+            raise UserError("DDTree on vLLM builds on the V1 model runner; set VLLM_USE_V2_MODEL_RUNNER=0")
         refuse(self.vllm_config)
         check_seams(DEVICE)
         module, name = f"strategies.ddtree.vllm_plugin.{ATTENTION[0]}", ATTENTION[1]
