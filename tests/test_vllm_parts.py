@@ -180,3 +180,24 @@ def test_a_folder_is_made_once_and_again_when_damaged(tmp_path, monkeypatch):
     assert weights.read_bytes()[-1] == damaged[-1] ^ 1
     assert hugging_face_folder(folder, torch.float32) == folder, "a folder is used as it is"
 
+
+
+# memory
+
+def test_an_engine_whose_memory_is_elsewhere_tells_its_own_peaks():
+    from harness.measuring import decode_cell
+    from harness.records import Decoded, Request, Sampling
+    from harness.store import Cell, Key
+
+    class Elsewhere:
+        def decode(self, strategy, request):
+            return Decoded((5,), "length", 0.1, 0.1)
+
+        def text(self, tokens):
+            return "w5"
+
+        def peaks(self):
+            return 123, 456
+
+    cell = decode_cell(Elsewhere(), Cell(Key("p", 0, "s", 0), "c", 0), lambda: Request((1,), (), Sampling()))
+    assert (cell.failure, cell.host_peak_bytes, cell.device_peak_bytes) == (None, 123, 456)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -26,12 +29,23 @@ class Uniforms:
         return self._drawn[:, first:end]
 
 
-def choice(logits: Tensor, params, uniforms: Uniforms, given: int, depth: int) -> Choice:
-    """What the target chooses at rows of ``logits`` ``[1, rows, vocab]`` of a request with ``given`` tokens so far.
+class Choices:
+    """The target's choices at all rows of a step, ``logits`` ``[rows, vocab]``: arg-maxes are read from the device once."""
 
-    ``params`` are its ``SamplingParams``; ``depth`` is its tree's.
-    """
-    if params.temperature == 0:
-        return greedy_choice(logits)
-    numbers = uniforms.between(given, given + depth + 1).to(logits.device)
-    return sampled_choice(logits, numbers, params.temperature, max(params.top_k, 0), params.top_p)
+    def __init__(self, logits: Tensor) -> None:
+        self._logits = logits
+
+    @cached_property
+    def _greedy(self) -> Choice:
+        return greedy_choice(self._logits[None])
+
+    def of(self, first: int, rows: int, params, uniforms: Callable[[], Uniforms], given: int) -> Choice:
+        """Those of a request whose ``rows`` rows begin at ``first``, with ``given`` tokens so far.
+
+        ``params`` are its ``SamplingParams``; ``uniforms`` gives its numbers.
+        """
+        if params.temperature == 0:
+            return lambda request, row, depth: self._greedy(0, first + row, depth)
+        numbers = uniforms().between(given, given + rows).to(self._logits.device)
+        logits = self._logits[None, first : first + rows]
+        return sampled_choice(logits, numbers, params.temperature, max(params.top_k, 0), params.top_p)

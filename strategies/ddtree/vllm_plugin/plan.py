@@ -33,10 +33,9 @@ class Grown:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Depth and width (the most nodes at one depth)."""
-        if len(self.depths) == 1:
-            return 0, 0
-        return max(self.depths), max(map(self.depths[1:].count, set(self.depths[1:])))
+        """Depth and width (the most nodes at one depth). Places that vLLM fills, token -1, are no nodes."""
+        nodes = [depth for token, depth in zip(self.tokens[1:], self.depths[1:], strict=True) if token >= 0]
+        return (max(nodes), max(map(nodes.count, set(nodes)))) if nodes else (0, 0)
 
 
 @dataclass

@@ -46,26 +46,20 @@ def refuse_layers(layers, attention: type) -> None:
         special = {"ALiBi": impl.alibi_slopes, "soft-capped logits": impl.logits_soft_cap, "attention sinks": impl.sinks}
         special["shared caches"] = impl.kv_sharing_target_layer_name
         for what, value in special.items():
-            if value is not None and value != 0:
+            if hasattr(value, "shape") or value:
                 raise UserError(f"DDTree on vLLM does not cover {what} (layer {name}); use another model")
 
 
-def needs_chain(params) -> bool:
-    """Whether a request (its ``SamplingParams``) asks for what only vLLM's own chain verification gives."""
-    return bool(
-        params.logprobs is not None
-        or params.prompt_logprobs is not None
-        or params.presence_penalty
-        or params.frequency_penalty
-        or params.repetition_penalty != 1
-        or params.min_p
-        or params.min_tokens
-        or params.logit_bias
-        or params.bad_words
-        or params.allowed_token_ids
-        or params.structured_outputs
-        or (params.extra_args or {})
-    )
+def needs_chain(params) -> str | None:
+    """What a request (its ``SamplingParams``) asks for that only vLLM's own chain verification gives; ``None``: nothing."""
+    asked = {
+        "logprobs": params.logprobs is not None,
+        "prompt_logprobs": params.prompt_logprobs is not None,
+        "repetition_penalty": params.repetition_penalty != 1,
+    }
+    plain = ("presence_penalty", "frequency_penalty", "min_p", "min_tokens", "logit_bias", "bad_words", "allowed_token_ids")
+    asked |= {name: bool(getattr(params, name)) for name in (*plain, "structured_outputs", "extra_args")}
+    return next((name for name, wanted in asked.items() if wanted), None)
 
 
 def _quantised(dtype: str) -> bool:

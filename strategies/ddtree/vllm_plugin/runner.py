@@ -8,15 +8,19 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from vllm.v1.outputs import SamplerOutput
 
 from kernels import accept, best_first_tree
 from strategies.ddtree.vllm_plugin.attention import StepAttention, commit
-from strategies.ddtree.vllm_plugin.choosing import Uniforms, choice
+from strategies.ddtree.vllm_plugin.choosing import Choices, Uniforms
 from strategies.ddtree.vllm_plugin.plan import Grown, Step, Verified
 from strategies.ddtree.vllm_plugin.proposer import SlotProposer
 from strategies.ddtree.vllm_plugin.refusals import needs_chain, refuse_layers
+
+_log = logging.getLogger("vllm.ddtree")
 
 
 class TreeRunner:
@@ -99,19 +103,18 @@ class TreeRunner:
             return super()._sample(logits, spec_decode_metadata)
         width = max(request.rows for request in step.requests)
         sampled = torch.full((len(step.requests), width), -1, dtype=torch.int32)
-        chained, first = [], 0
+        choices, chained, first = Choices(logits), [], 0
         for request in step.requests:
             name = self.input_batch.req_ids[request.index]
-            rows = logits[None, first : first + request.rows]
-            first += request.rows
             if name in self.chains:
                 chained.append(request)
             elif not self.discard_request_mask.np[request.index]:
-                given = self._walk(name, request, rows)
+                given = self._walk(name, request, choices, first)
                 sampled[request.index, : len(given)] = torch.tensor(given, dtype=torch.int32)
                 self.shapes.setdefault(name, []).append(request.tree.shape)
             else:
                 sampled[request.index, 0] = 0  # a chunk of a prompt: vLLM throws its token away
+            first += request.rows
         sampled = sampled.to(self.device)
         logprobs = None
         if chained:
@@ -123,10 +126,11 @@ class TreeRunner:
             commit(list(self._target_layers.values()), self._attended.slots, step.trees)
         return SamplerOutput(sampled_token_ids=sampled, logprobs_tensors=logprobs)
 
-    def _walk(self, name: str, request: Verified, logits) -> list[int]:
-        """The tokens that the step gives a request; fills its accepted path."""
+    def _walk(self, name: str, request: Verified, choices: Choices, first: int) -> list[int]:
+        """The tokens that the step gives a request whose logits begin at row ``first``; fills its accepted path."""
         state, tree = self.requests[name], request.tree
-        choose = choice(logits, state.sampling_params, self._numbers(name, state), len(state.output_token_ids), max(tree.depths))
+        given = len(state.output_token_ids)
+        choose = choices.of(first, request.rows, state.sampling_params, lambda: self._numbers(name, state), given)
         paths, bonuses = accept(torch.tensor([tree.tokens]), torch.tensor([tree.parents]), choose)
         request.path = paths[0]
         return [*(tree.tokens[row] for row in request.path[1:]), bonuses[0]]
@@ -210,9 +214,10 @@ class TreeRunner:
                 del known[name]
         self.chains &= self.requests.keys()
         for name, state in self.requests.items():
-            if name not in self.chains and needs_chain(state.sampling_params):
+            if name not in self.chains and (reason := needs_chain(state.sampling_params)):
                 self.chains.add(name)
                 self.chained_requests += 1
+                _log.info("DDTree: request %s asks for %s and is verified as a chain (%d so far)", name, reason, self.chained_requests)
 
 
 def block_size(config) -> int:
