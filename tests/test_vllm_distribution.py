@@ -27,8 +27,10 @@ def found(tiny, tmp_path_factory):
     plain = [request(PROMPT, max_new_tokens=LENGTH, temperature=1.0, seed=seed) for seed in range(SAMPLES)]
     unseeded = [request(PROMPT, max_new_tokens=LENGTH, temperature=1.0, params={"seed": None}) for _ in range(SAMPLES)]
     filtered = {key: value for key, value in FILTERED.items() if key != "temperature"}
-    narrow = [request(PROMPT, max_new_tokens=LENGTH, temperature=FILTERED["temperature"], seed=s, filters=filtered) for s in range(SAMPLES)]
-    runs = [{"name": name, "batch": 32, "requests": asked} for name, asked in (("plain", plain), ("unseeded", unseeded), ("narrow", narrow))]
+    warm = {"max_new_tokens": LENGTH, "temperature": FILTERED["temperature"], "filters": filtered}
+    narrow = [request(PROMPT, seed=seed, **warm) for seed in range(SAMPLES)]
+    asked = {"plain": plain, "unseeded": unseeded, "narrow": narrow}
+    runs = [{"name": name, "batch": 32, "requests": requests} for name, requests in asked.items()]
     strategy = configuration("ddtree", drafter=str(tiny / "drafter"), budget=6)
     return ask_child(tmp_path_factory.mktemp("asked"), tiny / "target", strategy, runs, settings={"max_model_len": 64, "max_num_seqs": 32})
 

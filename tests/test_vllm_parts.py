@@ -103,7 +103,10 @@ class Moved:
     def method(self, one, three): ...
 
 
-@pytest.mark.parametrize("name, fault", [("method", r"Moved.method takes \(one, three\) where \(one, two\) is known"), ("other", "Moved.other is gone")])
+FAULTS = [("method", r"Moved.method takes \(one, three\) where \(one, two\) is known"), ("other", "Moved.other is gone")]
+
+
+@pytest.mark.parametrize("name, fault", FAULTS)
 def test_a_seam_that_moved_is_named(name, fault):
     import re
 

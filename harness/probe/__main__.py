@@ -55,7 +55,8 @@ def _print(engine: str, strategy: str, rows: list[Row], prevented: list[Row]) ->
         table.add_row(row.what, f"[{colour}]{row.state}[/]", row.detail, row.follows)
     console.print(table)
     if prevented:
-        console.print(f"{strategy} cannot run on {engine}: {prevented[0].what} is {prevented[0].state} ({prevented[0].detail})", markup=False)
+        why = f"{prevented[0].what} is {prevented[0].state} ({prevented[0].detail})"
+        console.print(f"{strategy} cannot run on {engine}: {why}", markup=False)
     else:
         console.print(f"{strategy} can run on {engine}", markup=False)
 

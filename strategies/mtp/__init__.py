@@ -33,5 +33,6 @@ def vllm_arguments(target: Path, device: str, name: str, drafter: str, k: int) -
             f"use strategy.drafter={NATIVE} with {models}, or engine=torch"
         )
     if not any(sizes.get(heads) for heads in _HEADS):
-        raise UserError(f"strategy.drafter={NATIVE}: {target.name} has no MTP heads ({_HEADS[0]} is missing); take {models}, or engine=torch")
+        missing = f"{target.name} has no MTP heads ({_HEADS[0]} is missing)"
+        raise UserError(f"strategy.drafter={NATIVE}: {missing}; take {models}, or engine=torch")
     return {"speculative_config": {"method": "mtp", "num_speculative_tokens": k}}

@@ -4,8 +4,8 @@ A strategy enters vLLM through a function ``vllm_arguments`` beside its factory 
 
     def vllm_arguments(target: Path, device: str, name: str, **options) -> dict
 
-``target`` is the model's Hugging Face folder, ``device`` cpu or cuda, ``options`` the strategy's own configuration. It returns fields of vLLM's
-``EngineArgs`` (``speculative_config``, ``worker_cls``, ``additional_config``, …), or raises ``UserError`` for what vLLM
+``target`` is the model's Hugging Face folder, ``device`` cpu or cuda, ``options`` the strategy's own configuration. It
+returns fields of vLLM's ``EngineArgs`` (``speculative_config``, ``worker_cls``, ``additional_config``, …), or raises ``UserError`` for what vLLM
 cannot run.
 """
 

@@ -24,7 +24,10 @@ class EngineCrash(RuntimeError):
 class EngineProcess:
     """One strategy's vLLM. It is started by the first question and started again by the next after a crash."""
 
-    def __init__(self, strategy: Mapping[str, Any], arguments: Mapping[str, Any], variables: Mapping[str, str], start_timeout_s: float, timeout_s: float):
+    def __init__(
+        self, strategy: Mapping[str, Any], arguments: Mapping[str, Any], variables: Mapping[str, str],
+        start_timeout_s: float, timeout_s: float,
+    ) -> None:  # fmt: skip
         self._strategy, self._arguments, self._variables = dict(strategy), dict(arguments), dict(variables)
         self._start_timeout_s, self._timeout_s = start_timeout_s, timeout_s
         self._process: subprocess.Popen | None = None

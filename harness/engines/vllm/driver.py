@@ -107,7 +107,8 @@ class Driver:
             accepted = min(counted.given - 1, running.limit - delivered - 1)
             rounds.append(Round(counted.drafted, depth, width, accepted, emitted, at_s))
             delivered += emitted
-        decoded = Decoded(tuple(running.tokens), "stop" if reason == "stop" else running.limit_reason, ttft, running.steps[-1][1], tuple(rounds))
+        finish_reason = "stop" if reason == "stop" else running.limit_reason
+        decoded = Decoded(tuple(running.tokens), finish_reason, ttft, running.steps[-1][1], tuple(rounds))
         self._forget(name)
         return decoded
 

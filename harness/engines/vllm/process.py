@@ -1,7 +1,7 @@
 """An engine's process: loads vLLM for one strategy, then answers requests, a line of JSON each.
 
-Standard input brings ``{"strategy": …, "arguments": …}`` first and ``{"decode": …}`` or ``{"margin": [ids]}`` then; answers go to what was
-standard output. Whatever vLLM prints goes to standard error. The end of standard input ends the process.
+Standard input brings ``{"strategy": …, "arguments": …}`` first and ``{"decode": …}`` or ``{"margin": [ids]}`` then; answers
+go to what was standard output. Whatever vLLM prints goes to standard error. The end of standard input ends the process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def _start(asked: dict[str, Any], answers: IO[str]):
     probe = rows(asked["strategy"])
     if prevented := [row for row in probe if row.prevents]:
         row = prevented[0]
-        refusal = f"strategy={asked['strategy']['name']} cannot run on vLLM: {row.what} is {row.state} ({row.detail}); see python -m harness.probe"
+        why = f"{row.what} is {row.state} ({row.detail})"
+        refusal = f"strategy={asked['strategy']['name']} cannot run on vLLM: {why}; see python -m harness.probe"
         _say(answers, {"refused": refusal})
         return None
     from harness.engines.vllm.driver import Driver

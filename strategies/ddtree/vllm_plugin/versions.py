@@ -6,6 +6,7 @@ name instead of decoding something else.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from dataclasses import dataclass
 from importlib import import_module
@@ -100,8 +101,6 @@ def flash_cache_rows(cache: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
 
 def speculative_copy(vllm_config, places: int):
     """``vllm_config`` with another number of speculative tokens, everything else shared."""
-    import copy
-
     config = copy.copy(vllm_config)
     config.speculative_config = copy.copy(vllm_config.speculative_config)
     config.speculative_config.num_speculative_tokens = places
