@@ -17,7 +17,7 @@ pytestmark = needs_vllm
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
-    write_model(folder / "target", seed=12, vocab_size=VOCABULARY, context_length=64, num_layers=1)
+    write_model(folder / "target", seed=12, vocab_size=VOCABULARY, context_length=64)
     write_drafter(folder / "drafter", folder / "target")
     return folder
 

@@ -14,7 +14,7 @@ from harness.models.config import ModelConfig, tensor_shapes
 from harness.models.export import config_json
 from strategies.dflash.checkpoint import new_drafter, save_drafter
 
-SIZES = dict(hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32, intermediate_size=32, rope_scaling=None)
+SIZES = dict(hidden_size=64, num_layers=3, num_heads=2, num_kv_heads=1, head_dim=32, intermediate_size=32, rope_scaling=None)
 TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}"
 
 
@@ -39,8 +39,8 @@ def write_tokenizer(folder: Path, vocabulary: int) -> None:
 
 
 def write_drafter(folder: Path, target: Path, seed: int = 1, **changes) -> None:
-    """A random DFlash drafter of two layers for the model in ``target``."""
-    sizes = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=32, block_size=4)
+    """A random DFlash drafter of two layers for the model in ``target``; vLLM taps every layer but the last."""
+    sizes = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=32, block_size=4, target_layer_ids=(0, 1))
     save_drafter(shaken(new_drafter(drafter_config(loaded(target), **(sizes | changes))), seed), folder)
 
 
