@@ -7,11 +7,13 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from tiny_decoding import loaded, run
 from vllm_runs import ROOT, ask_child, configuration, needs_vllm
 from vllm_tiny import write_drafter, write_model
 
 import strategies.ddtree
+from harness.engines.torch.bytes_moved import cache_bytes_per_token, weight_bytes
 from harness.engines.torch.engine import target_view
 from harness.records import Request, Sampling
 
@@ -60,7 +62,7 @@ def test_margins_are_the_targets(engine, tiny):
     assert engine.margin([1, 2, 3], [4]) == pytest.approx(first - second, abs=1e-4)
 
 
-def test_settings_say_what_runs_and_what_differs(engine):
+def test_settings_say_what_runs_and_what_differs(engine, tiny):
     settings = engine.settings()
     assert settings["prefix_caching"] is False and settings["dtype"] == "float32" and settings["max_num_seqs"] == 8
     assert set(settings["differs"]) >= {"speculative", "worker", "model_runner", "attention", "additional_config"}
@@ -68,6 +70,9 @@ def test_settings_say_what_runs_and_what_differs(engine):
     assert settings["drafters"]["baseline"] is None and len(settings["drafters"]["ddtree"]["sha256"]) == 64
     assert all(row["state"] == "found" for row in settings["probe"]["ddtree"] if row["needed"])
     assert min(engine.peaks()) >= 0 and engine.peaks()[0] > 1 << 27, "the memory of vLLM's process"
+    torch_model = loaded(tiny / "target")
+    assert settings["weight_bytes"] == weight_bytes(torch_model)
+    assert settings["cache_bytes_per_token"] == cache_bytes_per_token(torch_model.config, torch.float32)
     json.dumps(settings)
 
 

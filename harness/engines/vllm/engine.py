@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from harness.engines.vllm.arguments import Settings, engine_arguments, environme
 from harness.engines.vllm.client import EngineCrash, EngineProcess
 from harness.engines.vllm.process import write_request
 from harness.errors import UserError
+from harness.models.config import tensor_shapes
 from harness.models.export import hugging_face_folder
-from harness.models.huggingface import read_language
+from harness.models.huggingface import read_folder, read_language
 from harness.models.weights import load_checkpoint, resolve, sha256
 from harness.records import Decoded, Request
 
@@ -48,6 +50,7 @@ class VLLMEngine:
         dtype = pick_dtype(model["dtype"], found)
         self._checksum, self.end_tokens, context, self._tokenizer = _language(path)
         folder = hugging_face_folder(path, dtype)
+        self._sizes = sizes(folder, dtype.itemsize)
         self.context_length = min(context, max_model_len or context)
         settings = Settings(
             device=found.type,
@@ -117,6 +120,7 @@ class VLLMEngine:
         return {
             **shared,
             **measured,
+            **self._sizes,
             "differs": {key: found for key, found in values.items() if not _equal(found)},
             "context_length": self.context_length,
             "end_tokens": list(self.end_tokens),
@@ -125,6 +129,24 @@ class VLLMEngine:
             "processes": PROCESSES,
             "probe": {name: process.probe for name, process in self._processes.items()},
         }
+
+
+def sizes(folder: Path, itemsize: int) -> dict[str, int]:
+    """``weight_bytes`` and ``cache_bytes_per_token`` of a dense model, as the torch engine counts them; else nothing.
+
+    vLLM repacks weights, so that its modules no longer tell their size.
+    """
+    try:
+        config, *_ = read_folder(folder)
+    except UserError:
+        return {}
+    shapes = tensor_shapes(config)
+    if not config.tied_head:
+        del shapes["model.embed_tokens.weight"]  # of which a pass reads a few rows only
+    return {
+        "weight_bytes": itemsize * sum(math.prod(shape) for shape in shapes.values()),
+        "cache_bytes_per_token": 2 * config.num_layers * config.num_kv_heads * config.head_dim * itemsize,
+    }
 
 
 def plain(config: Mapping) -> dict[str, Any]:

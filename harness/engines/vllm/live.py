@@ -47,7 +47,6 @@ def live_settings(engine) -> dict[str, Any]:
             "num_speculative_tokens": speculative.num_speculative_tokens,
         },
         "additional_config": config.additional_config or {},
-        "weight_bytes": sum(parameter.nbytes for parameter in runner.get_model().parameters()),
         "copy_bytes_per_s": copy_bytes_per_s(device),
     }  # fmt: skip
 
