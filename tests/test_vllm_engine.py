@@ -119,9 +119,7 @@ def test_a_run_leaves_the_same_folder_as_on_the_torch_engine(tiny, tmp_path):
 
 
 REFUSED = [
-    (dict(settings={"async_scheduling": True}), "async scheduling; set async_scheduling to false"),
     (dict(enable_prefix_caching=True), "prefix caching; set enable_prefix_caching to false"),
-    (dict(kv_cache_dtype="fp8"), "the cache type fp8"),
     (dict(additional_config={"ddtree": {"budget": 99}}), "the node budget is a whole number from 1 to"),
 ]
 

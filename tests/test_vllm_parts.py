@@ -1,6 +1,7 @@
 """What the vLLM engine and the DDTree plugin are made of, as far as it runs without vLLM."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,9 +19,10 @@ from strategies.ddtree.vllm_plugin.attention import StepAttention
 from strategies.ddtree.vllm_plugin.choosing import Uniforms
 from strategies.ddtree.vllm_plugin.plan import Grown, Step, Verified
 from strategies.ddtree.vllm_plugin.rectangles import new_rows, padded
+from strategies.ddtree.vllm_plugin.refusals import needs_chain, refuse, refuse_layers
 from strategies.ddtree.vllm_plugin.versions import Seam
 
-SETTINGS = Settings("cpu", "float32", 2, 256, 8, 1024, 0.5, 0.5, True, False)
+SETTINGS = Settings("cpu", "float32", 2, 256, 8, 1024, 0.5, 0.5, True)
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +115,92 @@ def test_a_seam_that_moved_is_named(name, fault):
     assert re.fullmatch(fault, Seam(f"{__name__}:Moved", name, (("one", "two"),), "why").fault())
     assert Seam(f"{__name__}:Moved", "method", (("a",), ("one", "three")), "why").fault() is None
     assert "no_such_module cannot be imported" in Seam("no_such_module:X", "y", ((),), "why").fault()
+
+
+# refusals
+
+def covered(**changes):
+    """A configuration of vLLM that the plugin covers, as far as it looks; ``changes`` as ``group__field=value``."""
+    groups = dict(
+        model_config=dict.fromkeys(("use_mla", "is_hybrid", "uses_mrope", "is_encoder_decoder", "sliding_window", "layer_types")),
+        cache_config=dict(enable_prefix_caching=False, cache_dtype="auto"),
+        parallel_config=dict(world_size_across_dp=1),
+        speculative_config=dict(method="dflash", num_speculative_tokens=16, draft_sample_method="greedy"),
+        scheduler_config=dict(async_scheduling=False),
+    )
+    whole = dict(lora_config=None, kv_transfer_config=None, additional_config={"ddtree": {"budget": 16}})
+    for key, value in changes.items():
+        group, _, field = key.partition("__")
+        if field:
+            groups[group][field] = value
+        else:
+            whole[group] = value
+    model = SimpleNamespace(**groups.pop("model_config"))
+    model.get_sliding_window = lambda: model.sliding_window
+    model.hf_text_config = SimpleNamespace(layer_types=model.layer_types)
+    return SimpleNamespace(model_config=model, **{name: SimpleNamespace(**fields) for name, fields in groups.items()}, **whole)
+
+
+UNCOVERED = [
+    (dict(speculative_config__method="eagle"), "drafts with DFlash, not with method 'eagle'"),
+    (dict(additional_config={}), "the node budget is a whole number from 1 to speculative_config.num_speculative_tokens, 16"),
+    (dict(additional_config={"ddtree": {"budget": 17}}), "the node budget"),
+    (dict(cache_config__enable_prefix_caching=True), "prefix caching; set enable_prefix_caching to false"),
+    (dict(scheduler_config__async_scheduling=True), "async scheduling; set async_scheduling to false"),
+    (dict(cache_config__cache_dtype="fp8_e4m3"), "the cache type fp8_e4m3"),
+    (dict(model_config__use_mla=True), "latent attention"),
+    (dict(model_config__is_hybrid=True), "recurrent layers"),
+    (dict(model_config__sliding_window=4096), "sliding-window attention"),
+    (dict(model_config__layer_types=["full_attention", "sliding_attention"]), "sliding-window attention"),
+    (dict(model_config__uses_mrope=True), "M-RoPE"),
+    (dict(model_config__is_encoder_decoder=True), "an encoder"),
+    (dict(parallel_config__world_size_across_dp=2), "several devices"),
+    (dict(lora_config=object()), "LoRA"),
+    (dict(kv_transfer_config=object()), "a remote cache"),
+    (dict(speculative_config__draft_sample_method="probabilistic"), "probabilistic drafts"),
+]
+
+
+@pytest.mark.parametrize("changes, words", UNCOVERED, ids=[next(iter(changes)) for changes, _ in UNCOVERED])
+def test_what_is_not_covered_is_refused_by_name(changes, words):
+    refuse(covered())
+    with pytest.raises(UserError) as caught:
+        refuse(covered(**changes))
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+class OurAttention:
+    BACKEND = "FLASH_ATTN"
+    alibi_slopes = sinks = kv_sharing_target_layer_name = None
+    logits_soft_cap = 0
+
+
+@pytest.mark.parametrize("field, value, words", [
+    ("alibi_slopes", torch.zeros(2), "ALiBi"), ("logits_soft_cap", 30.0, "soft-capped logits"), ("sinks", torch.ones(2), "attention sinks"),
+    ("kv_sharing_target_layer_name", "layers.0", "shared caches"),
+])  # fmt: skip
+def test_attention_that_is_not_covered_is_refused_by_name(field, value, words):
+    layer = SimpleNamespace(impl=OurAttention())
+    refuse_layers({"layers.1": layer}, OurAttention)
+    setattr(layer.impl, field, value)
+    with pytest.raises(UserError, match=words):
+        refuse_layers({"layers.1": layer}, OurAttention)
+    with pytest.raises(UserError, match="runs on SimpleNamespace; choose the attention backend FLASH_ATTN"):
+        refuse_layers({"layers.1": SimpleNamespace(impl=SimpleNamespace())}, OurAttention)
+
+
+ORDINARY = dict(
+    logprobs=None, prompt_logprobs=None, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, min_p=0.0, min_tokens=0,
+    logit_bias=None, bad_words=[], allowed_token_ids=None, structured_outputs=None, extra_args=None,
+)  # fmt: skip
+
+
+def test_requests_that_only_a_chain_serves_are_told_by_what_they_ask_for():
+    assert needs_chain(SimpleNamespace(**ORDINARY)) is None
+    special = dict(logprobs=0, prompt_logprobs=1, repetition_penalty=1.1, presence_penalty=-0.5, min_p=0.1, bad_words=["x"])
+    special["structured_outputs"] = {"json": 1}
+    for name, value in special.items():
+        assert needs_chain(SimpleNamespace(**ORDINARY | {name: value})) == name
 
 
 # arguments

@@ -22,7 +22,7 @@ needs_vllm = [
 ]
 SETTINGS = dict(
     device="cpu", dtype="float32", threads=os.cpu_count(), max_model_len=1024, max_num_seqs=8, max_num_batched_tokens=4096,
-    kv_cache_gib=0.5, gpu_memory_utilization=0.5, enforce_eager=True, async_scheduling=False,
+    kv_cache_gib=0.5, gpu_memory_utilization=0.5, enforce_eager=True,
 )  # fmt: skip
 
 

@@ -37,7 +37,6 @@ class Settings:
     kv_cache_gib: float
     gpu_memory_utilization: float
     enforce_eager: bool
-    async_scheduling: bool
 
 
 def engine_arguments(folder: Path, settings: Settings, strategy: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,7 +51,8 @@ def engine_arguments(folder: Path, settings: Settings, strategy: Mapping[str, An
         "kv_cache_memory_bytes": int(settings.kv_cache_gib * (1 << 30)),
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "enforce_eager": settings.enforce_eager,
-        "async_scheduling": settings.async_scheduling,
+        # DDTree's next draft needs the step's tokens on the host, so no strategy's steps overlap.
+        "async_scheduling": False,
         "enable_prefix_caching": False,
         "seed": 0,
     }

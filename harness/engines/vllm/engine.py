@@ -42,7 +42,6 @@ class VLLMEngine:
         kv_cache_gib: float = 1.0,
         gpu_memory_utilization: float = 0.9,
         enforce_eager: bool | None = None,
-        async_scheduling: bool = False,
         timeout_s: float = 600.0,
         start_timeout_s: float = 1200.0,
     ) -> None:
@@ -62,7 +61,6 @@ class VLLMEngine:
             kv_cache_gib=kv_cache_gib,
             gpu_memory_utilization=gpu_memory_utilization / len(strategies),
             enforce_eager=found.type == "cpu" if enforce_eager is None else enforce_eager,
-            async_scheduling=async_scheduling,
         )
         arguments = {name: engine_arguments(folder, settings, config) for name, config in strategies.items()}
         self._drafters = {name: _drafter(given) for name, given in arguments.items()}
