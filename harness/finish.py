@@ -15,7 +15,7 @@ from harness.plot import draw
 from harness.schemas import Plan
 from harness.store import CONTROL, PLOT, SUMMARY, TABLE, Cell, Key, Store, finite
 from harness.summary import headline, prompts_sha256, summarise
-from harness.table import markdown, meanings, terminal_table
+from harness.table import COLUMNS, LOAD_COLUMNS, markdown, meanings, terminal_table
 
 DONE, NOTHING_MEASURED, INTERRUPTED = 0, 1, 130
 
@@ -26,16 +26,19 @@ def finish(
     """Write and print what was measured; the exit status is what is returned. ``remarks`` go with the table."""
     cells = list(store.cells())
     settings = (store.read_json("environment.json") or {}).get("engine", {})
-    summary = summarise(cells, list(plan.arms), plan.measure.baseline, plan.measure.seed, settings)
+    load = plan.measure.load
+    blocks = list(store.blocks()) if load else None
+    summary = summarise(cells, list(plan.arms), plan.measure.baseline, plan.measure.seed, settings, blocks)
     lossless = None
     if setting := setting_of(plan, settings):
         lossless = losslessness(cells, list(store.cells(CONTROL)), setting, margins)
     notes = [*_notes(cells, lossless, interrupted, store), *remarks]
     asked = {"history": plan.suite.history, "prompts_sha256": prompts_sha256(cells)}
-    about = {"interrupted": interrupted, **asked, "losslessness": lossless and lossless.to_json(), "notes": notes}
+    about = {"interrupted": interrupted, **asked, "order": plan.measure.order}
+    about |= {"losslessness": lossless and lossless.to_json(), "notes": notes}
     whole = finite({**about, "strategies": summary})
     store.write_json(SUMMARY, whole)
-    store.write_text(TABLE, markdown(summary, _title(plan), notes))
+    store.write_text(TABLE, markdown(summary, _title(plan), notes, load=plan.measure.order if load else None))
     draw(summary, {cell.key.prompt: cell.category for cell in cells}, _title(plan), store.folder / PLOT)
     return show(store, plan, whole)
 
@@ -47,8 +50,12 @@ def show(store: Store, plan: Plan, summary: Mapping[str, Any]) -> int:
     if not console.is_terminal:
         console.width = 120
     console.print(terminal_table(figures, _title(plan), console.width))
+    columns = COLUMNS
+    if plan.measure.load:
+        columns = LOAD_COLUMNS
+        console.print(terminal_table(figures, f"\nunder load: {plan.measure.order}", console.width, columns=columns))
     console.print()
-    for line in [*meanings(), "", *summary.get("notes", []), f"everything is in {store.folder}"]:
+    for line in [*meanings(columns), "", *summary.get("notes", []), f"everything is in {store.folder}"]:
         console.print(line, markup=False, soft_wrap=True, style="bold red" if line.startswith(LOUD) else None)
     last = {"run": str(store.folder), "interrupted": interrupted, "strategies": headline(figures)}
     print(json.dumps(last, ensure_ascii=False), flush=True)

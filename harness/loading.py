@@ -20,7 +20,7 @@ from harness.sweep.store import is_sweep
 _KEY = list(Key._fields)
 _FIGURES = (
     metrics.ttft_s, metrics.decode_s, metrics.tpot_s, metrics.decode_tokens_per_s, metrics.end_to_end_tokens_per_s,
-    metrics.acceptance_committed, metrics.acceptance_verified,
+    metrics.end_to_end_s, metrics.acceptance_committed, metrics.acceptance_verified,
 )  # fmt: skip
 
 
@@ -88,9 +88,10 @@ def _cell_row(cell: Cell) -> dict[str, Any]:
     if failure:
         row |= {"failure": failure.kind, "failure_message": failure.message}
     if decoded:
-        row |= {"output_tokens": len(decoded.tokens), "finish_reason": decoded.finish_reason, "tokens": decoded.tokens}
-        row |= {"rounds": len(decoded.rounds), **{figure.__name__: figure(decoded) for figure in _FIGURES}}
-        row |= {"repeated_4grams": metrics.repeated_4grams(decoded.tokens), "loops": metrics.loops(decoded.tokens)}
+        row |= {"output_tokens": metrics.output_tokens(decoded), "finish_reason": decoded.finish_reason, "tokens": decoded.tokens}
+        row |= {"rounds": metrics.rounds(decoded), **{figure.__name__: figure(decoded) for figure in _FIGURES}}
+        if decoded.tokens:
+            row |= {"repeated_4grams": metrics.repeated_4grams(decoded.tokens), "loops": metrics.loops(decoded.tokens)}
     return row
 
 
@@ -103,6 +104,6 @@ def rounds_frame(cells: list[Cell]) -> pd.DataFrame:
 
 
 def _round_rows(cell: Cell) -> Iterator[dict[str, Any]]:
-    chunks = metrics.chunks_s(cell.decoded)
+    chunks = metrics.chunks_s(cell.decoded) if cell.decoded.rounds else []
     for number, (this, chunk) in enumerate(zip(cell.decoded.rounds, chunks, strict=True)):
         yield {**cell.key._asdict(), "round": number, **asdict(this), "chunk_s": chunk}

@@ -17,11 +17,12 @@ LOUD = "NOT LOSSLESS"
 class Divergence:
     """An output that is not the baseline's of the same prompt. ``index`` is the first output token that differs.
 
-    ``margin`` is the target's best logit minus its second best at that index, ``None`` where the engine gave none.
+    It is ``None`` for answers that were compared as text. ``margin`` is the target's best logit minus its second best at
+    that index, ``None`` where the engine gave none.
     """
 
     key: Key
-    index: int
+    index: int | None
     margin: float | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -50,11 +51,12 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         margins = [d.margin for d in self.divergences if d.margin is not None]
+        indices = [d.index for d in self.divergences if d.index is not None]
         return {
             "compared": self.compared,
             "other_prompts": self.other_prompts,
             "identical": self.identical,
-            "first_difference_median": median(d.index for d in self.divergences) if self.divergences else None,
+            "first_difference_median": median(indices) if indices else None,
             "margins": len(margins),
             "margin_median": median(margins) if margins else None,
             "margin_max": max(margins, default=None),
@@ -84,9 +86,13 @@ def compare_repetitions(cells: Sequence[Cell]) -> Comparison:
 
 def _compare(paired: Sequence[tuple[Cell, Cell]]) -> Comparison:
     same = [(mine, theirs) for mine, theirs in paired if mine.prompt_sha256 == theirs.prompt_sha256]
-    found = [(mine.key, first_difference(mine.decoded.tokens, theirs.decoded.tokens)) for mine, theirs in same]
-    divergences = tuple(Divergence(key, index) for key, index in found if index is not None)
-    return Comparison(len(same), len(paired) - len(same), divergences)
+    found = [_divergence(mine, theirs) for mine, theirs in same if mine.decoded.output != theirs.decoded.output]
+    return Comparison(len(same), len(paired) - len(same), tuple(found))
+
+
+def _divergence(mine: Cell, theirs: Cell) -> Divergence:
+    as_text = mine.decoded.text is not None
+    return Divergence(mine.key, None if as_text else first_difference(mine.decoded.tokens, theirs.decoded.tokens))
 
 
 @dataclass(frozen=True)
@@ -143,8 +149,9 @@ class Losslessness:
         unlike = f"; {found.other_prompts} later turns had another history" if found.other_prompts else ""
         if not differing:
             return f"{name}: all {found.compared} outputs equal the baseline's{unlike}"
-        line = f"{name}: {found.compared - differing} of {found.compared} outputs equal the baseline's; the others first differ"
-        line += f" at token {figures['first_difference_median']:.0f} (median)"
+        line = f"{name}: {found.compared - differing} of {found.compared} outputs equal the baseline's"
+        if figures["first_difference_median"] is not None:
+            line += f"; the others first differ at token {figures['first_difference_median']:.0f} (median)"
         if figures["margins"]:
             line += f", where the target's two best logits lie {figures['margin_median']:.3g} apart (median; {self.dtype})"
         return line + unlike

@@ -67,7 +67,8 @@ def warm_up(engine: Engine, schedule: Schedule, prompts: int) -> None:
         messages = [{"role": "user", "content": WARMUP_PROMPTS[number % len(WARMUP_PROMPTS)]}]
         for strategy in schedule.strategies:
             try:
-                engine.decode(strategy, request_of(engine, messages, schedule.sampling, schedule.round_times))
+                request = request_of(engine, messages, schedule.sampling, schedule.round_times, alone=False)
+                engine.decode(strategy, request)
             except Exception:
                 pass  # its cells will fail too, and say why
 
@@ -94,7 +95,7 @@ def measure(
                     cell = (finished or {}).get(key)
                     if cell is None:
                         cell = Cell(key, row.category, order, session=session, started_at=time.time())
-                        cell = _measured(engine, cell, history, asked, sampling, schedule.round_times)
+                        cell = measured(engine, cell, history, asked, sampling, schedule.round_times)
                         yield cell
                     answered = {"role": "assistant", "content": cell.text}
                     answers[strategy] = None if cell.failure else [*history, asked, answered]
@@ -102,10 +103,11 @@ def measure(
                 histories = answers
 
 
-def _measured(engine: Engine, cell: Cell, history, asked, sampling: Sampling, round_times: bool) -> Cell:
+def measured(engine: Engine, cell: Cell, history, asked, sampling: Sampling, round_times: bool, alone: bool = True) -> Cell:
+    """``cell`` with the answer to ``asked`` behind ``history``, which is ``None`` where a turn before has failed."""
     if history is None:
         return replace(cell, failure=Failure("TurnBefore", "the turn before this one failed"))
-    return decode_cell(engine, cell, lambda: request_of(engine, [*history, asked], sampling, round_times))
+    return decode_cell(engine, cell, lambda: request_of(engine, [*history, asked], sampling, round_times, alone))
 
 
 def decode_cell(engine: Engine, cell: Cell, request: Callable[[], Request]) -> Cell:
@@ -116,14 +118,17 @@ def decode_cell(engine: Engine, cell: Cell, request: Callable[[], Request]) -> C
         memory.reset_peaks()
         decoded = engine.decode(cell.key.strategy, asked)
         host, device = engine.peaks() if hasattr(engine, "peaks") else (memory.host_peak_bytes(), memory.device_peak_bytes())
-        text = engine.text(list(decoded.tokens))
+        text = engine.text(list(decoded.tokens)) if decoded.text is None else decoded.text
     except Exception as error:  # whatever an engine raises is this cell's result, and the run goes on
         return replace(cell, failure=Failure(type(error).__name__, " ".join(str(error).split())))
     return replace(cell, decoded=decoded, text=text, host_peak_bytes=host, device_peak_bytes=device)
 
 
-def request_of(engine: Engine, messages: list[dict[str, str]], sampling: Sampling, round_times: bool = True) -> Request:
-    return Request(tuple(engine.render(messages)), tuple(engine.end_tokens), sampling, round_times)
+def request_of(
+    engine: Engine, messages: list[dict[str, str]], sampling: Sampling, round_times: bool = True, alone: bool = True
+) -> Request:
+    ids, ends = tuple(engine.render(messages)), tuple(engine.end_tokens)
+    return Request(ids, ends, sampling, round_times, tuple(messages), alone)
 
 
 def prompt_sha256(prompt_ids: Sequence[int]) -> str:

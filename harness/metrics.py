@@ -3,6 +3,7 @@
 Symbols: N output tokens delivered (trimmed at the end token and at the limit), R rounds. The first output token comes
 from prefill and belongs to no round, so rounds deliver N - 1 tokens. A request with N < 2 has no decode speed, and one
 without rounds no acceptance length: those figures are ``None``, never 0, and pooled figures leave such requests out.
+Rounds that an engine only counted (``Drafting``) give every acceptance figure that a sum can give.
 """
 
 from __future__ import annotations
@@ -18,6 +19,21 @@ LOOPS_FROM = 0.3
 PHASES = ("draft_s", "build_s", "verify_s", "commit_s")
 
 
+def output_tokens(decoded: Decoded) -> int:
+    """N: the token ids that came, or the server's own count where none came; never text that was tokenised again."""
+    return len(decoded.tokens) if decoded.output_tokens is None else decoded.output_tokens
+
+
+def rounds(decoded: Decoded) -> int:
+    """R, shown one by one or counted."""
+    return decoded.drafting.rounds if decoded.drafting else len(decoded.rounds)
+
+
+def accepted(decoded: Decoded) -> int:
+    """Drafted tokens that the target confirmed, over all rounds, before trimming."""
+    return decoded.drafting.accepted if decoded.drafting else sum(r.accepted for r in decoded.rounds)
+
+
 def ttft_s(decoded: Decoded) -> float:
     """Time to first token = first token available - request handed over, the drafter's prefill included [s]."""
     return decoded.ttft_s
@@ -28,9 +44,14 @@ def decode_s(decoded: Decoded) -> float:
     return decoded.end_s - decoded.ttft_s
 
 
+def end_to_end_s(decoded: Decoded) -> float:
+    """End-to-end latency = last token available - request handed over [s]."""
+    return decoded.end_s
+
+
 def tpot_s(decoded: Decoded) -> float | None:
     """Time per output token = decode time / (N - 1) [s/token]."""
-    steps = len(decoded.tokens) - 1
+    steps = output_tokens(decoded) - 1
     return decode_s(decoded) / steps if steps > 0 and decode_s(decoded) > 0 else None
 
 
@@ -42,23 +63,30 @@ def decode_tokens_per_s(decoded: Decoded) -> float | None:
 
 def end_to_end_tokens_per_s(decoded: Decoded) -> float | None:
     """End-to-end speed = N / (last token available - request handed over) [token/s]."""
-    return len(decoded.tokens) / decoded.end_s if decoded.tokens and decoded.end_s > 0 else None
+    return output_tokens(decoded) / decoded.end_s if output_tokens(decoded) and decoded.end_s > 0 else None
 
 
 def acceptance_committed(decoded: Decoded) -> float | None:
     """Acceptance length, committed = (N - 1) / R [token/round]."""
-    return (len(decoded.tokens) - 1) / len(decoded.rounds) if decoded.rounds else None
+    return (output_tokens(decoded) - 1) / rounds(decoded) if rounds(decoded) else None
 
 
 def acceptance_verified(decoded: Decoded) -> float | None:
     """Acceptance length, verified = 1 + sum of accepted / R, before trimming [token/round]."""
-    return 1 + sum(r.accepted for r in decoded.rounds) / len(decoded.rounds) if decoded.rounds else None
+    return 1 + accepted(decoded) / rounds(decoded) if rounds(decoded) else None
 
 
 def chunks_s(decoded: Decoded) -> list[float]:
     """Chunk latency = time between two deliveries of a round's tokens, the first counted from the first token [s]."""
-    times = [decoded.ttft_s, *(r.at_s for r in decoded.rounds)]
+    times = [decoded.ttft_s, *(delivery.at_s for delivery in decoded.rounds or decoded.chunks[1:])]
     return [later - earlier for earlier, later in zip(times, times[1:])]
+
+
+def chunk_tokens(decoded: Decoded) -> list[int]:
+    """Tokens of every delivery behind the first, where they were counted [token]."""
+    if decoded.rounds:
+        return [r.emitted for r in decoded.rounds]
+    return [chunk.tokens for chunk in decoded.chunks[1:] if chunk.tokens is not None]
 
 
 def repeated_4grams(tokens: Sequence[int]) -> float:
@@ -75,26 +103,26 @@ def loops(tokens: Sequence[int]) -> bool:
 def pooled_decode_tokens_per_s(requests: Sequence[Decoded]) -> float | None:
     """Sum of (N - 1) / sum of decode times, over the requests with N >= 2 [token/s]."""
     timed = [d for d in requests if tpot_s(d) is not None]
-    return sum(len(d.tokens) - 1 for d in timed) / sum(map(decode_s, timed)) if timed else None
+    return sum(output_tokens(d) - 1 for d in timed) / sum(map(decode_s, timed)) if timed else None
 
 
 def pooled_end_to_end_tokens_per_s(requests: Sequence[Decoded]) -> float | None:
     """Sum of N / sum of (last token available - request handed over) [token/s]."""
     seconds = sum(d.end_s for d in requests)
-    return sum(len(d.tokens) for d in requests) / seconds if seconds > 0 else None
+    return sum(map(output_tokens, requests)) / seconds if seconds > 0 else None
 
 
 def pooled_acceptance_committed(requests: Sequence[Decoded]) -> float | None:
     """Sum of (N - 1) / sum of R, over the requests with rounds; the headline [token/round]."""
-    with_rounds = [d for d in requests if d.rounds]
-    total = sum(len(d.rounds) for d in with_rounds)
-    return sum(len(d.tokens) - 1 for d in with_rounds) / total if total else None
+    with_rounds = [d for d in requests if rounds(d)]
+    total = sum(map(rounds, with_rounds))
+    return sum(output_tokens(d) - 1 for d in with_rounds) / total if total else None
 
 
 def pooled_acceptance_verified(requests: Sequence[Decoded]) -> float | None:
     """1 + sum of accepted / sum of R, before trimming [token/round]."""
-    rounds = [r for d in requests for r in d.rounds]
-    return 1 + sum(r.accepted for r in rounds) / len(rounds) if rounds else None
+    total = sum(map(rounds, requests))
+    return 1 + sum(map(accepted, requests)) / total if total else None
 
 
 def accepted_histogram(requests: Sequence[Decoded]) -> list[int]:
@@ -105,10 +133,10 @@ def accepted_histogram(requests: Sequence[Decoded]) -> list[int]:
 
 def acceptance_by_depth(requests: Sequence[Decoded]) -> list[float]:
     """P(depth d accepted | depth d - 1 accepted), d = 1, 2, ..., over the rounds whose tree reached depth d [-]."""
-    rounds = [r for d in requests for r in d.rounds]
+    every = [r for d in requests for r in d.rounds]
     shares = []
-    for depth in range(1, max((r.depth for r in rounds), default=0) + 1):
-        reached = [r for r in rounds if r.depth >= depth and r.accepted >= depth - 1]
+    for depth in range(1, max((r.depth for r in every), default=0) + 1):
+        reached = [r for r in every if r.depth >= depth and r.accepted >= depth - 1]
         if not reached:
             break
         shares.append(sum(r.accepted >= depth for r in reached) / len(reached))
@@ -117,16 +145,22 @@ def acceptance_by_depth(requests: Sequence[Decoded]) -> list[float]:
 
 def acceptance_to_depth(requests: Sequence[Decoded]) -> list[float]:
     """P(depth d accepted), d = 1, 2, ... = rounds with accepted >= d / R; their sum + 1 is the verified length [-]."""
-    accepted = [r.accepted for d in requests for r in d.rounds]
-    return [sum(a >= depth for a in accepted) / len(accepted) for depth in range(1, max(accepted, default=0) + 1)]
+    counts: Counter[int] = Counter()
+    for decoded in requests:
+        if decoded.drafting:
+            counts.update(dict(enumerate(decoded.drafting.accepted_to_depth, 1)))
+        counts.update(depth for r in decoded.rounds for depth in range(1, r.accepted + 1))
+    total = sum(map(rounds, requests))
+    return [counts[depth] / total for depth in range(1, max((+counts), default=0) + 1)]
 
 
 def acceptance_by_looping(requests: Sequence[Decoded]) -> dict[str, float | None]:
     """Acceptance length (pooled, committed) of the outputs that loop and of the others [token/round], and their share."""
-    looping = [d for d in requests if loops(d.tokens)]
-    others = [d for d in requests if not loops(d.tokens)]
+    known = [d for d in requests if d.tokens]
+    looping = [d for d in known if loops(d.tokens)]
+    others = [d for d in known if not loops(d.tokens)]
     return {
-        "share": len(looping) / len(requests) if requests else None,
+        "share": len(looping) / len(known) if known else None,
         "acceptance_length_looping": pooled_acceptance_committed(looping),
         "acceptance_length_others": pooled_acceptance_committed(others),
     }
@@ -138,11 +172,11 @@ def mean_round(requests: Sequence[Decoded]) -> dict[str, float | None]:
     ``chunk_s`` is the time between two deliveries; ``host_s``, the host gap, is what the phases leave of it. A phase that
     was not timed in every round is ``None``, and the host gap with it.
     """
-    rounds = [r for d in requests for r in d.rounds]
-    if not rounds:
+    every = [r for d in requests for r in d.rounds]
+    if not every:
         return {}
     names = ("proposed", "depth", "width", *PHASES)
-    columns = {name: [getattr(r, name) for r in rounds] for name in names}
+    columns = {name: [getattr(r, name) for r in every] for name in names}
     means = {name: None if None in column else float(np.mean(column)) for name, column in columns.items()}
     chunk = float(np.mean([c for d in requests for c in chunks_s(d)]))
     phases = [means[name] for name in PHASES]

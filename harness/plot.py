@@ -37,7 +37,9 @@ def _colours(names: Iterable[str]) -> dict[str, str]:
 
 
 def _draw_speedups(axes: Axes, summary: Mapping, colours: Mapping[str, str]) -> None:
-    shown = [(name, f["speedup"], f["decode_tokens_per_s"]) for name, f in summary.items() if f["speedup"]]
+    # A strategy whose every answer came in one piece has no speed.
+    measured = {name: f for name, f in summary.items() if f["speedup"] and f["decode_tokens_per_s"]}
+    shown = [(name, f["speedup"], f["decode_tokens_per_s"]) for name, f in measured.items()]
     # An interval of two or three prompts can reach far beyond every bar; it is cut at the edge, not the bars.
     edge = 1.75 * max((min(high or value, 2 * value) for _, (value, _, high), _ in shown), default=1)
     for row, (name, (value, low, high), speed) in enumerate(shown):

@@ -6,6 +6,7 @@ Nothing here knows torch, a strategy or a file, so every engine can fill these r
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,18 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt, already rendered to token ids, on its way to an engine. ``round_times`` asks for each round's phases."""
+    """One prompt, already rendered to token ids, on its way to an engine. ``round_times`` asks for each round's phases.
+
+    ``messages`` is the conversation behind the ids, for engines that render it themselves. ``alone`` False: other requests
+    of this run are under way at the same time.
+    """
 
     prompt_ids: tuple[int, ...]
     end_tokens: tuple[int, ...]
     sampling: Sampling
     round_times: bool = True
+    messages: tuple[dict[str, str], ...] = ()
+    alone: bool = True
 
 
 @dataclass(frozen=True)
@@ -53,11 +60,36 @@ class Round:
 
 
 @dataclass(frozen=True)
+class Chunk:
+    """Tokens that arrived together, ``at_s`` seconds after the request was handed over; ``None``: nobody counted them."""
+
+    tokens: int | None
+    at_s: float
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """What an engine counted over one or several requests whose rounds it does not show one by one.
+
+    ``accepted`` is before any trimming; entry d - 1 of ``accepted_to_depth`` counts the rounds that accepted d or more.
+    """
+
+    rounds: int
+    proposed: int
+    accepted: int
+    accepted_to_depth: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Decoded:
     """One finished request. ``tokens`` holds the output, trimmed; its first token comes from prefill and no round.
 
     ``finish_reason`` is ``stop`` (an end token, which is kept as the last token), ``length`` (max_new_tokens) or
     ``context`` (the model's context was full). Times are seconds since the request was handed over.
+
+    An engine behind a network shows no rounds: it has ``chunks``, the first one with the first token, and ``drafting``
+    where the server counts. One that gives no token ids leaves ``tokens`` empty and has ``output_tokens``, the server's own
+    count, and ``text``.
     """
 
     tokens: tuple[int, ...]
@@ -65,11 +97,33 @@ class Decoded:
     ttft_s: float
     end_s: float
     rounds: tuple[Round, ...] = field(default_factory=tuple)
+    chunks: tuple[Chunk, ...] = ()
+    drafting: Drafting | None = None
+    output_tokens: int | None = None
+    text: str | None = None
 
-    def to_json(self) -> dict:
-        return asdict(self)
+    @property
+    def output(self) -> tuple:
+        """What two answers are compared by: the token ids, the whole text where there are none."""
+        return self.tokens if self.text is None else (self.text,)
+
+    def to_json(self) -> dict[str, Any]:
+        """What an engine did not give is left out."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, ()) or name in ("tokens", "rounds")}
 
     @classmethod
     def from_json(cls, data: dict) -> Decoded:
-        rounds = tuple(Round(**r) for r in data["rounds"])
-        return cls(tuple(data["tokens"]), data["finish_reason"], data["ttft_s"], data["end_s"], rounds)
+        drafting = data.get("drafting")
+        if drafting:
+            drafting = Drafting(**{**drafting, "accepted_to_depth": tuple(drafting["accepted_to_depth"])})
+        return cls(
+            tokens=tuple(data["tokens"]),
+            finish_reason=data["finish_reason"],
+            ttft_s=data["ttft_s"],
+            end_s=data["end_s"],
+            rounds=tuple(Round(**r) for r in data["rounds"]),
+            chunks=tuple(Chunk(**c) for c in data.get("chunks", ())),
+            drafting=drafting,
+            output_tokens=data.get("output_tokens"),
+            text=data.get("text"),
+        )

@@ -16,7 +16,7 @@ from harness import lines
 from harness.errors import UserError
 from harness.measuring import Schedule
 from harness.schemas import GROUPS
-from harness.store import CELLS, CONTROL, PLOT, SAMPLES, SUMMARY, TABLE, Cell, Key, Store
+from harness.store import BLOCKS, CELLS, CONTROL, PLOT, SAMPLES, SUMMARY, TABLE, Cell, Key, Store
 
 # What must be as it was, or the new cells are of another measurement. Other differences are told and do not stop it.
 _SAME_ENGINE = ("model_sha256", "drafters", "dtype", "device")
@@ -38,7 +38,7 @@ def reopen(folder: str, overrides: Sequence[str]) -> tuple[Store, DictConfig]:
     environment = store.read_json("environment.json")
     if environment is not None:  # otherwise it was killed before anything was measured
         check_config(store.folder, environment)
-    for name in (CELLS, CONTROL, SAMPLES):
+    for name in (CELLS, CONTROL, SAMPLES, BLOCKS):
         lines.repair(store.folder / name)
     return store, read_config(path)
 

@@ -13,14 +13,17 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from harness import busy, environment, interrupt, resume, suites
 from harness.control import examine
 from harness.engines.base import Engine
+from harness.errors import UserError
 from harness.finish import finish, setting_of, show
 from harness.measuring import Schedule, measure, warm_up
 from harness.metrics import decode_tokens_per_s
 from harness.progress import progress
 from harness.room import check_room
 from harness.sampler import Sampler
-from harness.schemas import Plan, read
+from harness.schemas import MeasureConfig, Plan, leave_out_unserved, read
 from harness.store import SAMPLES, Cell, Key, Store
+from harness.under_load import measure_under_load
+from harness.under_load import warm_up as warm_up_under_load
 
 
 def run(config: DictConfig) -> int:
@@ -31,6 +34,7 @@ def run(config: DictConfig) -> int:
     if folder is not None:
         store, config = resume.reopen(str(folder), HydraConfig.get().overrides.task)
     others = busy.OtherWork()
+    unserved = leave_out_unserved(config)
     plan = read(config)
     interrupt.as_exception()
     suite = suites.load(plan.suite)
@@ -39,6 +43,8 @@ def run(config: DictConfig) -> int:
         print(f"nothing is left to do in {store.folder}", file=sys.stderr)
         return show(store, plan, summary)
     engine = _build(plan)
+    if plan.measure.load and not getattr(engine, "concurrent", False):
+        raise UserError(f"engine={plan.engine.name}: answers one request at a time; for measure.concurrency and measure.rate take engine=openai")
     said = [check_room(engine, suite.rows, plan.sampling.max_new_tokens)]
     seeds = {"sampling": plan.sampling.seed, "measure": plan.measure.seed}
     about_suite = suite.to_json() | {"history": plan.suite.history}
@@ -55,12 +61,13 @@ def run(config: DictConfig) -> int:
         print(line, file=sys.stderr)
     interrupted, margins = False, {}
     try:
-        _measure(engine, schedule, store, plan.measure.warmup, finished, session)
+        _measure(engine, schedule, store, plan.measure, finished, session)
         if setting := setting_of(plan, found["engine"]):
             margins = examine(engine, schedule, store, setting, session)
     except KeyboardInterrupt:
         interrupted = True
-    return finish(store, plan, interrupted, margins, _remarks(session, changed, finished))
+    told = engine.remarks() if hasattr(engine, "remarks") else []
+    return finish(store, plan, interrupted, margins, [*unserved, *told, *_remarks(session, changed, finished)])
 
 
 def _build(plan: Plan) -> Engine:
@@ -79,15 +86,20 @@ def _schedule(plan: Plan, rows) -> Schedule:
 
 
 def _measure(
-    engine: Engine, schedule: Schedule, store: Store, warmup: int, finished: dict[Key, Cell], session: int
+    engine: Engine, schedule: Schedule, store: Store, asked: MeasureConfig, finished: dict[Key, Cell], session: int
 ) -> None:
     """Every missing cell, on disk as soon as it is done."""
     missing = schedule.cells - len(finished)
     if not missing:
         return
-    warm_up(engine, schedule, warmup)
+    if asked.load:
+        warm_up_under_load(engine, schedule, asked.load, asked.warmup)
+        cells = measure_under_load(engine, schedule, asked.load, finished, session, store.append_block)
+    else:
+        warm_up(engine, schedule, asked.warmup)
+        cells = measure(engine, schedule, finished, session)
     with Sampler(store.folder / SAMPLES) as sampler, progress(missing) as advance:
-        for cell in measure(engine, schedule, finished, session):
+        for cell in cells:
             store.append(replace(cell, throttled=sampler.throttled(cell.started_at)))
             advance(_words(cell))
 

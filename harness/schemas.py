@@ -9,13 +9,15 @@ import math
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar, get_type_hints
 
-from omegaconf import DictConfig, OmegaConf
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from harness.errors import UserError
 from harness.options import check_options, choose, said, wanted
 from harness.records import Sampling
 from harness.suites import SuiteConfig
+from harness.under_load import Load
 
 Schema = TypeVar("Schema")
 
@@ -42,7 +44,8 @@ class SamplingConfig(Sampling):
 class MeasureConfig:
     """The ``measure`` group. ``baseline`` names the arm to compare with; None: no speedups.
 
-    ``round_times`` False leaves the phases of the rounds untimed, to see what timing them costs.
+    ``round_times`` False leaves the phases of the rounds untimed, to see what timing them costs. ``concurrency`` and
+    ``rate`` put the engine under load (``harness.under_load.Load``); both ``None``: one request at a time, strategies interleaved.
     """
 
     repetitions: int = 1
@@ -51,12 +54,32 @@ class MeasureConfig:
     baseline: str | None = "baseline"
     root: str = "results/runs"
     round_times: bool = True
+    concurrency: int | None = None
+    rate: float | None = None
 
     def __post_init__(self) -> None:
         _require("measure.repetitions", self.repetitions, self.repetitions >= 1, "1 or more")
         _require("measure.seed", self.seed, self.seed >= 0, "0 or more")
         _require("measure.warmup", self.warmup, self.warmup >= 0, "0 (no warm-up) or more")
         _require("measure.root", self.root, bool(self.root), "a folder")
+        _require("measure.concurrency", self.concurrency, self.concurrency is None or self.concurrency >= 1, "1 or more, or null")
+        _require("measure.rate", self.rate, self.rate is None or 0 < self.rate < math.inf, "above 0 arrivals a second, or null")
+        if self.concurrency is not None and self.rate is not None:
+            raise UserError(f"measure.rate={self.rate} and measure.concurrency={self.concurrency}: a load has one of the two; take the other away")
+
+    @property
+    def load(self) -> Load | None:
+        """``None``: one request at a time."""
+        return Load(self.concurrency, self.rate) if self.concurrency or self.rate else None
+
+    @property
+    def order(self) -> str:
+        """How requests follow one another, in words for the result."""
+        if self.load is None:
+            return "one request at a time, strategies interleaved"
+        if self.concurrency:
+            return f"{self.concurrency} conversations at a time (closed loop), strategies in turns A B, B A"
+        return f"{self.rate:g} conversations a second at Poisson times (open loop), strategies in turns A B, B A"
 
 
 @dataclass(frozen=True)
@@ -110,6 +133,8 @@ def read(config: DictConfig) -> Plan:
             f"measure.baseline={measure.baseline}: is not measured; {choose(measure.baseline, arms)}, or null"
         )
     suite = fill(SuiteConfig, "suite", config.suite)
+    if suite.history == "baseline" and measure.load:
+        raise UserError("suite.history=baseline: under load strategies take turns and each answers itself; take suite.history=own")
     if suite.history == "baseline" and measure.baseline is None:
         raise UserError("suite.history=baseline: measure.baseline=null names none; name an arm, or suite.history=own")
     check_options("engine", config.engine, ENGINE_IS_GIVEN)
@@ -123,6 +148,28 @@ def read(config: DictConfig) -> Plan:
         sampling=fill(SamplingConfig, "sampling", config.sampling),
         measure=measure,
     )
+
+
+def leave_out_unserved(config: DictConfig) -> list[str]:
+    """Take the arms out of ``config`` that its engine cannot measure, and the baseline with its own; a line about them.
+
+    An engine says so itself (``measurable``). Raises ``UserError`` for options that it does not have.
+    """
+    check_options("engine", config.engine, ENGINE_IS_GIVEN)
+    factory = get_object(config.engine._target_)
+    if not hasattr(factory, "measurable"):
+        return []
+    options = {name: value for name, value in config.engine.items() if name not in ("_target_", "name")}
+    names = [*(name for name in config.arms if name != config.strategy.name), config.strategy.name]
+    kept = factory.measurable(names, config.strategy.name, **options)
+    gone = [name for name in names if name not in kept]
+    if not gone:
+        return []
+    with open_dict(config):
+        config.arms = {name: arm for name, arm in config.arms.items() if name in kept}
+        if config.measure.get("baseline") in gone:
+            config.measure.baseline = None
+    return [f"not measured, for engine={config.engine.name} was given nothing to measure them with: {', '.join(gone)}"]
 
 
 def fill(schema: type[Schema], group: str, config: DictConfig) -> Schema:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import lines
+from harness.block import Block
 from harness.errors import UserError
 from harness.records import Decoded
 
-CELLS, CONTROL, SAMPLES = "cells.jsonl", "control.jsonl", "samples.jsonl"
+CELLS, CONTROL, SAMPLES, BLOCKS = "cells.jsonl", "control.jsonl", "samples.jsonl", "blocks.jsonl"
 SUMMARY, TABLE, PLOT = "summary.json", "table.md", "plot.png"
 
 
@@ -62,7 +63,8 @@ class Cell:
     throttled: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.key._asdict(), **{k: v for k, v in asdict(self).items() if k != "key"}}
+        rest = {name: value for name, value in asdict(self).items() if name != "key"}
+        return {**self.key._asdict(), **rest, "decoded": self.decoded and self.decoded.to_json()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cell:
@@ -111,6 +113,18 @@ class Store:
 
     def append(self, cell: Cell, name: str = CELLS) -> None:
         lines.append(self.folder / name, cell.to_json())
+
+    def append_block(self, block: Block) -> None:
+        lines.append(self.folder / BLOCKS, block.to_json())
+
+    def blocks(self) -> Iterator[Block]:
+        """Every block under load that ended. Raises ``UserError`` for a line that was altered."""
+        for number, data in enumerate(lines.read(self.folder / BLOCKS), 1):
+            try:
+                yield Block.from_json(data)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                raise UserError(f"{self.folder / BLOCKS}, line {number}: is no block of this version ({reason}); measure again") from error
 
     def cells(self, name: str = CELLS) -> Iterator[Cell]:
         """Every finished cell. Raises ``UserError`` for a line that was altered and for a cell that stands twice."""

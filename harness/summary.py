@@ -7,7 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from harness import metrics, stats
+from harness import metrics, stats, throughput
+from harness.block import Block
+from harness.records import Decoded
 from harness.store import Cell
 
 # The last line of a run's output holds exactly these figures, in this order.
@@ -20,6 +22,7 @@ HEADLINE = (
     "ttft_p50_s",
     "tpot_p50_s",
     "peak_memory_bytes",
+    "throughput_tokens_per_s",
 )
 
 
@@ -29,14 +32,18 @@ def summarise(
     baseline: str | None,
     seed: int,
     settings: Mapping[str, Any] | None = None,
+    blocks: Sequence[Block] | None = None,
 ) -> dict[str, Any]:
     """The figures of every strategy, its headline first; a figure that the cells cannot give is ``None``.
 
-    ``settings`` are the engine's, for the bandwidth use.
+    ``settings`` are the engine's, for the bandwidth use. ``blocks``: of a run under load, whose rounds are counted there.
     """
     by_name = {name: [cell for cell in cells if cell.key.strategy == name] for name in strategies}
     reference = by_name.get(baseline, [])
-    figures = {name: _strategy(mine, reference, name == baseline, seed) for name, mine in by_name.items()}
+    counted = None if blocks is None else {name: [b.as_one_answer() for b in blocks if b.strategy == name] for name in by_name}
+    figures = {
+        name: _strategy(mine, reference, name == baseline, seed, counted and counted[name]) for name, mine in by_name.items()
+    }
     for name, mine in by_name.items():
         figures[name]["bandwidth_use"] = _bandwidth_use(mine, settings or {})
     return figures
@@ -55,41 +62,54 @@ def headline(summary: dict[str, Any]) -> dict[str, Any]:
     return {name: {figure: figures[figure] for figure in HEADLINE} for name, figures in summary.items()}
 
 
-def _strategy(cells: Sequence[Cell], reference: Sequence[Cell], is_baseline: bool, seed: int) -> dict[str, Any]:
+def _strategy(
+    cells: Sequence[Cell], reference: Sequence[Cell], is_baseline: bool, seed: int, counted: Sequence[Decoded] | None
+) -> dict[str, Any]:
+    """``counted`` holds the rounds of a run under load; where requests show their own, these are better. ``None``: no load."""
     requests = [cell.decoded for cell in cells if cell.decoded]
+    drafted = requests if counted is None or any(map(metrics.rounds, requests)) else counted
+    load = throughput.figures([] if counted is None else cells)
     ttft = metrics.percentiles([metrics.ttft_s(d) for d in requests])
     tpot = metrics.percentiles([metrics.tpot_s(d) for d in requests])
     return {
         "decode_tokens_per_s": metrics.pooled_decode_tokens_per_s(requests),
         "speedup": _speedup(cells, reference, is_baseline, seed),
-        "acceptance_length": metrics.pooled_acceptance_committed(requests),
-        "rounds": sum(len(d.rounds) for d in requests),
+        "acceptance_length": metrics.pooled_acceptance_committed(drafted),
+        "rounds": sum(map(metrics.rounds, drafted)),
         "identical": metrics.identical_share(_tokens_in_pairs(cells, reference)),
         "ttft_p50_s": ttft["p50"],
         "tpot_p50_s": tpot["p50"],
-        "peak_memory_bytes": max((c.host_peak_bytes + c.device_peak_bytes for c in cells if c.decoded), default=None),
+        "peak_memory_bytes": _peak(c.host_peak_bytes + c.device_peak_bytes for c in cells if c.decoded),
+        **load,
         "cells": len(cells),
         "failed": sum(cell.failure is not None for cell in cells),
-        "output_tokens": sum(len(d.tokens) for d in requests),
+        "output_tokens": sum(map(metrics.output_tokens, requests)),
         "ttft_s": ttft,
         "tpot_s": tpot,
         "chunk_s": metrics.percentiles([c for d in requests for c in metrics.chunks_s(d)]),
+        "chunk_tokens": metrics.mean([n for d in requests for n in metrics.chunk_tokens(d)]),
+        "end_to_end_s": metrics.percentiles([metrics.end_to_end_s(d) for d in requests]),
         "end_to_end_tokens_per_s": metrics.pooled_end_to_end_tokens_per_s(requests),
-        "acceptance_length_verified": metrics.pooled_acceptance_verified(requests),
+        "acceptance_length_verified": metrics.pooled_acceptance_verified(drafted),
         "acceptance_length_mean_over_requests": metrics.mean([metrics.acceptance_committed(d) for d in requests]),
         "acceptance_length_verified_mean_over_requests": metrics.mean([metrics.acceptance_verified(d) for d in requests]),
         "acceptance_by_depth": metrics.acceptance_by_depth(requests),
-        "acceptance_to_depth": metrics.acceptance_to_depth(requests),
+        "acceptance_to_depth": metrics.acceptance_to_depth(drafted),
         "accepted_histogram": metrics.accepted_histogram(requests),
         "mean_round": metrics.mean_round(requests),
-        "repeated_4grams": metrics.mean([metrics.repeated_4grams(d.tokens) for d in requests]),
+        "repeated_4grams": metrics.mean([metrics.repeated_4grams(d.tokens) for d in requests if d.tokens]),
         "looping": metrics.acceptance_by_looping(requests),
-        "host_peak_bytes": max((c.host_peak_bytes for c in cells if c.decoded), default=None),
+        "host_peak_bytes": _peak(c.host_peak_bytes for c in cells if c.decoded),
         "device_peak_bytes": max((c.device_peak_bytes for c in cells if c.decoded), default=None),
         "throttled": sum(c.throttled is True for c in cells),
         "prompts_sha256": prompts_sha256(cells),
         "speedup_by_prompt": prompt_speedups(cells, reference),
     }
+
+
+def _peak(peaks: Iterable[int]) -> int | None:
+    """0 stands for a memory that is not this process's."""
+    return max(peaks, default=0) or None
 
 
 def _bandwidth_use(cells: Sequence[Cell], settings: Mapping[str, Any]) -> float | None:
@@ -126,7 +146,7 @@ def prompt_speedups(cells: Sequence[Cell], reference: Sequence[Cell]) -> dict[st
 def _tokens_in_pairs(cells: Sequence[Cell], reference: Sequence[Cell]) -> list[tuple]:
     """Outputs to the same prompt: later turns of conversations that went different ways answer different questions."""
     same = [(a, b) for a, b in pairs(cells, reference) if a.prompt_sha256 == b.prompt_sha256]
-    return [(cell.decoded.tokens, other.decoded.tokens) for cell, other in same]
+    return [(cell.decoded.output, other.decoded.output) for cell, other in same]
 
 
 def pairs(cells: Sequence[Cell], reference: Sequence[Cell]) -> list[tuple[Cell, Cell]]:

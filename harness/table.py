@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +34,24 @@ def _speedup(figures: Figures) -> str:
     return f"{value:.2f}×" if low is None else f"{value:.2f}× [{low:.2f}, {high:.2f}]"
 
 
-def _tpot(figures: Figures) -> str:
-    return "/".join(_number(figures["tpot_s"][point], 1, 1000) for point in ("p50", "p90", "p99"))
+def _percentiles(figure: str, digits: int, scale: float) -> Callable[[Figures], str]:
+    return lambda figures: "/".join(_number(figures[figure][point], digits, scale) for point in ("p50", "p90", "p99"))
+
+
+def _throughput(figures: Figures) -> str:
+    return _number(figures["throughput_tokens_per_s"], 1)
+
+
+def _requests(figures: Figures) -> str:
+    return _number(figures["requests_per_s"], 2)
+
+
+def _in_flight(figures: Figures) -> str:
+    return f"{_number(figures['in_flight_mean'], 1)}, {_number(figures['in_flight_max'], 0)}"
+
+
+def _chunk_tokens(figures: Figures) -> str:
+    return _number(figures["chunk_tokens"], 2)
 
 
 def _speed(figures: Figures) -> str:
@@ -70,19 +86,32 @@ COLUMNS = (
     Column("speedup", "[95 %]", "geometric mean over prompts of speed / baseline's; interval over prompts (few: Student's t, very wide)", _speedup),
     Column("acceptance", "tok/round", "tokens that a round (one target pass) delivers, bonus token included", _acceptance),
     Column("TTFT", "ms", "median time to the first token", _ttft),
-    Column("TPOT", "ms p50/p90/p99", "time per output token after the first; percentiles over answers", _tpot),
+    Column("TPOT", "ms p50/p90/p99", "time per output token after the first; percentiles over answers", _percentiles("tpot_s", 1, 1000)),
     Column("identical", "%", "share of answers equal to the baseline's to the same prompt, token for token", _identical),
     Column("memory", "MiB", "peak of the process, plus the device's if one is used", _memory),
     Column("cells", "", "answers measured: prompts × turns × repetitions", _cells),
+)
+
+LOAD_COLUMNS = (
+    Column("throughput", "tok/s", "output tokens of all answers / time from the first request to the last token", _throughput),
+    Column("requests", "1/s", "answers / the same time", _requests),
+    Column("in flight", "mean, most", "requests under way at once: sum of end-to-end latencies / the same time; most", _in_flight),
+    Column("TTFT", "ms p50/p90/p99", "time to the first token; percentiles over answers", _percentiles("ttft_s", 0, 1000)),
+    Column("TPOT", "ms p50/p90/p99", "time per output token after the first", _percentiles("tpot_s", 1, 1000)),
+    Column("chunk", "ms p50/p90/p99", "time between two deliveries of one answer's tokens", _percentiles("chunk_s", 1, 1000)),
+    Column("chunk", "tok", "tokens of a delivery after the first, mean", _chunk_tokens),
+    Column("end to end", "s p50/p90/p99", "time from the request to its last token", _percentiles("end_to_end_s", 2, 1)),
 )
 
 WIDE = 96
 NARROW_COLUMNS = 6
 
 
-def terminal_table(summary: Mapping[str, Figures], title: str, width: int, first: str = "strategy") -> Table:
+def terminal_table(
+    summary: Mapping[str, Figures], title: str, width: int, first: str = "strategy", columns: Sequence[Column] = COLUMNS
+) -> Table:
     """For a terminal of ``width`` characters; one too narrow for every column gets the first ones, nothing is cut."""
-    shown = COLUMNS if width >= WIDE else COLUMNS[:NARROW_COLUMNS]
+    shown = columns if width >= WIDE else columns[:NARROW_COLUMNS]
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1), pad_edge=False, collapse_padding=True)
     table.add_column(first, no_wrap=True)
     for column in shown:
@@ -92,16 +121,24 @@ def terminal_table(summary: Mapping[str, Figures], title: str, width: int, first
     return table
 
 
-def meanings() -> list[str]:
+def meanings(columns: Sequence[Column] = COLUMNS) -> list[str]:
     """One line per column."""
-    width = max(len(column.title) for column in COLUMNS)
-    return [f"{column.title:<{width}}  {column.meaning}" for column in COLUMNS]
+    width = max(len(column.title) for column in columns)
+    return [f"{column.title:<{width}}  {column.meaning}" for column in columns]
 
 
-def markdown(summary: Mapping[str, Figures], title: str, notes: list[str], first: str = "strategy") -> str:
-    """The table with its title, a list of what each column means, and ``notes``."""
-    headers = [f"{column.title} {column.unit}".strip() for column in COLUMNS]
-    lines = [f"# {title}", "", f"| {first} | {' | '.join(headers)} |", "| --- |" + " ---: |" * len(COLUMNS)]
-    lines += [f"| {name} | {' | '.join(c.cell(figures) for c in COLUMNS)} |" for name, figures in summary.items()]
-    lines += ["", *(f"- **{column.title}**: {column.meaning}" for column in COLUMNS)]
+def markdown(
+    summary: Mapping[str, Figures], title: str, notes: list[str], first: str = "strategy", load: str | None = None
+) -> str:
+    """The table with its title, a list of what each column means, and ``notes``; a second table for a run under ``load``."""
+    lines = [f"# {title}", "", *_markdown_table(summary, COLUMNS, first)]
+    if load:
+        lines += ["", f"Under load: {load}.", "", *_markdown_table(summary, LOAD_COLUMNS, first)]
     return "\n".join(lines + ([""] + [f"- {note}" for note in notes] if notes else [])) + "\n"
+
+
+def _markdown_table(summary: Mapping[str, Figures], columns: Sequence[Column], first: str) -> list[str]:
+    headers = [f"{column.title} {column.unit}".strip() for column in columns]
+    lines = [f"| {first} | {' | '.join(headers)} |", "| --- |" + " ---: |" * len(columns)]
+    lines += [f"| {name} | {' | '.join(c.cell(figures) for c in columns)} |" for name, figures in summary.items()]
+    return [*lines, "", *(f"- **{column.title}**: {column.meaning}" for column in columns)]

@@ -7,6 +7,7 @@ from fake_engine import fake_decoded
 from rich.console import Console
 
 from harness.plot import draw
+from harness.records import Decoded
 from harness.store import Cell, Failure, Key
 from harness.summary import HEADLINE, headline, summarise
 from harness.table import COLUMNS, markdown, meanings, terminal_table
@@ -71,6 +72,14 @@ def test_every_run_has_a_table_and_a_plot(cells, baseline, tmp_path):
     assert len(meanings()) == len(COLUMNS)
     draw(summary, {c.key.prompt: c.category for c in cells}, "title", tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 5000
+
+
+def test_answers_that_came_in_one_piece_have_no_speed_and_still_a_plot(tmp_path):
+    at_once = [cell(p, "baseline", decoded=Decoded((1, 2, 3), "length", 0.1, 0.1)) for p in "ab"]
+    summary = summarise(at_once, ["baseline"], "baseline", 0)
+    assert summary["baseline"]["decode_tokens_per_s"] is None
+    draw(summary, {c.key.prompt: c.category for c in at_once}, "title", tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").is_file()
 
 
 def test_99_97_percent_is_not_written_as_100():

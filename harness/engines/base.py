@@ -14,10 +14,16 @@ class Engine(Protocol):
     Built by Hydra from ``conf/engine/NAME.yaml`` as ``_target_(**options, model=..., strategies={name: config})``.
     Everything that can be wrong (files, shapes, budgets) is found in the constructor and raised as ``UserError``.
 
-    An engine whose memory is not this process's has ``peaks() -> (host bytes, device bytes)``, those of its last request.
+    Some things more are welcome and not asked for:
 
-    One method more is welcome and not asked for: ``margin(prompt_ids, prefix) -> float``, the target's best logit minus
-    its second best behind prompt and prefix, in the run's dtype. Without it the losslessness report has no margins.
+    - ``margin(prompt_ids, prefix) -> float``, the target's best logit minus its second best behind prompt and prefix, in
+      the run's dtype. Without it the losslessness report has no margins.
+    - ``concurrent = True``: ``decode`` may be called from several threads at once, so the engine can be put under load.
+      It then has ``counters(strategy)``, what it has counted so far, and ``drafting_since(strategy, counters, answers)``,
+      the ``Drafting`` behind all answers since, either of which may give ``None``.
+    - ``peaks() -> (host bytes, device bytes)``, those of its last request, for an engine whose memory is not this process's.
+    - ``measurable(arms, interest, **options)``, a static method: the arms that it can measure with these options, if not all.
+    - ``remarks()``, lines that a reader must know.
     """
 
     end_tokens: tuple[int, ...]

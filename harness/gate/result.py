@@ -36,12 +36,11 @@ class Outcome:
 
     @classmethod
     def of(cls, decoded: Decoded) -> Outcome:
-        """Token ids are hashed as decimals with spaces between; 16 hexadecimal digits are kept."""
-        digest = hashlib.sha256(" ".join(map(str, decoded.tokens)).encode()).hexdigest()[:16]
-        accepted = sum(r.accepted for r in decoded.rounds)
+        """Token ids, or the text where there are none, are hashed, ids as decimals with spaces between; 16 digits are kept."""
+        digest = hashlib.sha256(" ".join(map(str, decoded.output)).encode()).hexdigest()[:16]
         speed = metrics.decode_tokens_per_s(decoded)
         rounded = None if speed is None else float(f"{speed:.6g}")
-        return cls(digest, len(decoded.tokens), len(decoded.rounds), accepted, rounded)
+        return cls(digest, metrics.output_tokens(decoded), metrics.rounds(decoded), metrics.accepted(decoded), rounded)
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,15 @@ def read_language(folder: Path) -> tuple[str, tuple[int, ...], int, ChatTokenize
     return sha256(_weight_files(folder)), ends, context, _tokenizer(folder, ends)
 
 
+def read_vocabulary(folder: Path) -> tuple[ChatTokenizer, int | None, list[Path]]:
+    """Tokenizer, context length and the weight files, if there are any, of a folder of any architecture."""
+    raw = _json(folder / "config.json")
+    text = raw.get("text_config") if isinstance(raw.get("text_config"), dict) else {}
+    length = raw.get("max_position_embeddings", text.get("max_position_embeddings"))
+    tokenizer = _tokenizer(folder, _end_tokens(folder, text | raw))
+    return tokenizer, length if isinstance(length, int) else None, sorted(folder.glob("*.safetensors"))
+
+
 def read_config(raw: Mapping[str, Any], end_tokens: tuple[int, ...]) -> ModelConfig:
     """`config.json` as a ModelConfig; absent keys mean what Transformers takes them to mean.
 
