@@ -13,7 +13,7 @@ from harness.engines.openai.stream import Answer, Events
 from harness.errors import UserError
 
 Result = TypeVar("Result")
-PATIENCE_S = 10  # for what a server answers at once: its models, its metrics
+PATIENCE_S = 30  # for what a server answers at once: its models, its metrics
 
 
 class NoConnection(Exception):
