@@ -24,7 +24,8 @@ class Behaviour:
     """``ids``: token ids are taken and sent; ``completions``: there is that API at all. ``gap_s`` lies between two events.
 
     From request number ``bad_from`` on, counted from 0: ``status`` is answered, or the stream is cut after ``cut_after``
-    events, or ``error_after`` events are followed by an error, or ``silent`` leaves the client waiting.
+    events, or ``error_after`` events are followed by an error, or ``silent`` leaves the client waiting. ``leaks``: what a
+    client that went away had is not given back.
     """
 
     ids: bool = True
@@ -44,6 +45,7 @@ class Behaviour:
     cut_after: int | None = None
     error_after: int | None = None
     silent: bool = False
+    leaks: bool = False
 
 
 @dataclass
@@ -108,6 +110,8 @@ class OpenAIServer:
             return web.Response(status=404)
         lines = [f'vllm:generation_tokens_total{{engine="0"}} {float(self.counters["generated"])}']
         lines.append(f'vllm:cache_config_info{{enable_prefix_caching="{self.behaviour.prefix_caching}",block_size="16"}} 1.0')
+        lines += [f"vllm:num_requests_running {self.seen.now}.0", "vllm:num_requests_waiting 0.0"]
+        lines.append(f"vllm:kv_cache_usage_perc {(self.seen.now + self.behaviour.leaks * self.seen.gone) / 100}")
         if self.counters["drafts"]:
             names = {"drafts": "num_drafts", "proposed": "num_draft_tokens", "accepted": "num_accepted_tokens"}
             lines += [f'vllm:spec_decode_{names[n]}_total{{engine="0"}} {float(self.counters[n])}' for n in names]
