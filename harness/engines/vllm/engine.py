@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.engines.torch.device import DTYPES, pick_device, pick_dtype
-from harness.engines.vllm.arguments import Settings, engine_arguments, environment, usable_cores
+from harness.engines.vllm.arguments import engine_arguments, environment
 from harness.engines.vllm.client import EngineCrash, EngineProcess
 from harness.engines.vllm.process import write_request
+from harness.engines.vllm.settings import choose_settings
 from harness.errors import UserError
 from harness.models.config import tensor_shapes
 from harness.models.export import hugging_face_folder
@@ -45,23 +45,15 @@ class VLLMEngine:
         timeout_s: float = 600.0,
         start_timeout_s: float = 1200.0,
     ) -> None:
-        found, path = pick_device(device), resolve(model)
-        dtype = pick_dtype(model["dtype"], found)
+        path = resolve(model)
         self._checksum, self.end_tokens, context, self._tokenizer = _language(path)
+        settings, dtype = choose_settings(
+            model["dtype"], context, device, threads, max_model_len, max_num_seqs, max_num_batched_tokens, kv_cache_gib,
+            gpu_memory_utilization / len(strategies), enforce_eager,
+        )  # fmt: skip
         folder = hugging_face_folder(path, dtype)
         self._sizes = sizes(folder, dtype.itemsize)
-        self.context_length = min(context, max_model_len or context)
-        settings = Settings(
-            device=found.type,
-            dtype=next(name for name, value in DTYPES.items() if value == dtype),
-            threads=threads or usable_cores(),
-            max_model_len=self.context_length,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            kv_cache_gib=kv_cache_gib,
-            gpu_memory_utilization=gpu_memory_utilization / len(strategies),
-            enforce_eager=found.type == "cpu" if enforce_eager is None else enforce_eager,
-        )
+        self.context_length = settings.max_model_len
         arguments = {name: engine_arguments(folder, settings, config) for name, config in strategies.items()}
         self._drafters = {name: _drafter(given) for name, given in arguments.items()}
         self._processes = {

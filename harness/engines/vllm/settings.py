@@ -19,7 +19,6 @@ def choose_settings(
     kv_cache_gib: float = 1.0,
     gpu_memory_utilization: float = 0.9,
     enforce_eager: bool | None = None,
-    async_scheduling: bool = False,
 ) -> tuple[Settings, torch.dtype]:
     """``dtype`` and ``context_length`` are the model's. Raises ``UserError`` for a device or dtype that there is not."""
     found = pick_device(device)
@@ -34,6 +33,5 @@ def choose_settings(
         kv_cache_gib=kv_cache_gib,
         gpu_memory_utilization=gpu_memory_utilization,
         enforce_eager=found.type == "cpu" if enforce_eager is None else enforce_eager,
-        async_scheduling=async_scheduling,
     )
     return settings, chosen
