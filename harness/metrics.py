@@ -128,6 +128,10 @@ def pooled_acceptance_verified(requests: Sequence[Decoded]) -> float | None:
 def accepted_histogram(requests: Sequence[Decoded]) -> list[int]:
     """Rounds by accepted count: entry a is the number of rounds that accepted exactly a drafted tokens [round]."""
     counts = Counter(r.accepted for d in requests for r in d.rounds)
+    for drafting in (d.drafting for d in requests if d.drafting):
+        if sum(drafting.accepted_to_depth) == drafting.accepted:  # rounds with a or more less those with more
+            reached = (drafting.rounds, *drafting.accepted_to_depth, 0)
+            counts.update({a: more - fewer for a, (more, fewer) in enumerate(zip(reached, reached[1:]))})
     return [counts[a] for a in range(max(counts) + 1)] if counts else []
 
 
@@ -170,17 +174,27 @@ def mean_round(requests: Sequence[Decoded]) -> dict[str, float | None]:
     """A mean round: nodes proposed [node], tree depth and width [node], and seconds in each phase [s].
 
     ``chunk_s`` is the time between two deliveries; ``host_s``, the host gap, is what the phases leave of it. A phase that
-    was not timed in every round is ``None``, and the host gap with it.
+    was not timed in every round is ``None``, and the host gap with it. Of rounds that were only counted, ``proposed`` is known,
+    and ``chunk_s`` is decode time / R.
     """
     every = [r for d in requests for r in d.rounds]
-    if not every:
-        return {}
     names = ("proposed", "depth", "width", *PHASES)
+    if not every:
+        return _mean_counted_round([d for d in requests if d.drafting], names)
     columns = {name: [getattr(r, name) for r in every] for name in names}
     means = {name: None if None in column else float(np.mean(column)) for name, column in columns.items()}
     chunk = float(np.mean([c for d in requests for c in chunks_s(d)]))
     phases = [means[name] for name in PHASES]
     return {**means, "chunk_s": chunk, "host_s": None if None in phases else chunk - sum(phases)}
+
+
+def _mean_counted_round(requests: Sequence[Decoded], names: Sequence[str]) -> dict[str, float | None]:
+    total = sum(d.drafting.rounds for d in requests)
+    if not total:
+        return {}
+    proposed, seconds = sum(d.drafting.proposed for d in requests), sum(map(decode_s, requests))
+    unknown = dict.fromkeys((*names, "host_s"))
+    return {**unknown, "proposed": proposed / total, "chunk_s": seconds / total if seconds > 0 else None}
 
 
 def bandwidth_use(

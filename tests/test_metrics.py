@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import metrics
-from harness.records import Decoded, Round
+from harness.records import Chunk, Decoded, Drafting, Round
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text()
 REQUEST = Decoded.from_json(json.loads(re.search(r"```json\n(.*?)```", PAGE, re.DOTALL)[1]))
@@ -36,7 +36,8 @@ def test_the_worked_example_of_the_documentation(name, value):
 
 def test_the_documentation_has_every_figure():
     documented = {name.partition(".")[0] for name, _ in ROWS}
-    functions = {name for name, found in vars(metrics).items() if getattr(found, "__module__", "") == metrics.__name__}
+    ours = {name for name, found in vars(metrics).items() if getattr(found, "__module__", "") == metrics.__name__}
+    functions = {name for name in ours if not name.startswith("_")}
     assert functions - documented == {"percentiles", "mean", "identical_share", "loops"} and len(ROWS) == 33
 
 
@@ -108,6 +109,20 @@ def test_pooling_weighs_tokens_and_leaves_out_what_has_no_rounds():
     assert metrics.pooled_acceptance_verified([REQUEST, slow]) == pytest.approx(1 + 5 / 4)
     assert metrics.pooled_end_to_end_tokens_per_s([REQUEST, slow]) == pytest.approx(9 / 4.5)
     assert metrics.mean([2.0, None, 4.0]) == 3.0 and metrics.mean([None]) is None
+
+
+def test_rounds_that_were_only_counted_give_what_sums_can_give():
+    shown = Decoded(tuple(range(9)), "length", 0.5, 2.5, tuple(Round(4, 4, 2, a, e, 0.5 + t) for a, e, t in [(3, 4, 1), (0, 1, 1.5), (3, 3, 2)]))
+    counted = Decoded(shown.tokens, "length", 0.5, 2.5, chunks=(Chunk(1, 0.5), Chunk(8, 2.5)), drafting=Drafting(3, 12, 6, (2, 2, 2)))
+    for name in ("acceptance_committed", "acceptance_verified", "rounds", "accepted", "output_tokens", "tpot_s"):
+        assert getattr(metrics, name)(counted) == getattr(metrics, name)(shown), name
+    for name in ("accepted_histogram", "acceptance_to_depth", "pooled_acceptance_committed", "pooled_acceptance_verified"):
+        assert getattr(metrics, name)([counted]) == getattr(metrics, name)([shown]), name
+    assert metrics.accepted_histogram([counted, shown]) == [2, 0, 0, 4]
+    mean = metrics.mean_round([counted])
+    assert (mean["proposed"], mean["chunk_s"]) == (4, 2 / 3) and mean["depth"] is mean["draft_s"] is mean["host_s"] is None
+    assert metrics.accepted_histogram([Decoded((1, 2), "length", 0.1, 0.2, drafting=Drafting(1, 4, 1))]) == [], "no depths"
+    assert Decoded.from_json(json.loads(json.dumps(counted.to_json()))) == counted
 
 
 def test_nothing_has_no_histogram_and_no_depths():

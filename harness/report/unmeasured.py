@@ -11,7 +11,6 @@ from harness.report.subject import Reported, Subject
 from harness.stats import CONFIDENCE
 
 ALWAYS = (
-    ("several requests at a time", "every request ran alone; under load drafts compete for the same compute"),
     ("quality of the answers", "answers are compared with the baseline's, never marked right or wrong"),
     ("energy", "power is sampled on a GPU to mark throttled cells, and is not integrated"),
 )  # fmt: skip
@@ -45,6 +44,8 @@ def _gaps(run: Reported) -> Iterator[tuple[str, str]]:
     yield from _missing_cells(run)
     yield from _machine(run)
     yield from _comparisons(run)
+    if not (run.config["measure"].get("concurrency") or run.config["measure"].get("rate")):
+        yield "several requests at a time", "every request ran alone; under load drafts compete for the same compute"
     cut = [cell.decoded.finish_reason == "length" for cell in run.cells if cell.decoded]
     if any(cut):
         limit = run.config["sampling"]["max_new_tokens"]
