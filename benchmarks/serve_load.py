@@ -43,7 +43,7 @@ SETTLED_S = 60
 
 @dataclass(frozen=True)
 class Asked:
-    """``leave_after``: the chunks after which the client goes away; ``None``: it stays."""
+    """``leave_after``: the chunks after which the client goes away, 0 while it waits for the first; ``None``: it stays."""
 
     prompt: str
     request: Request
@@ -67,6 +67,7 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--baseline", required=True, help="address of the baseline's server")
     parser.add_argument("--served", required=True, help="address of the strategy's server")
+    parser.add_argument("--served-as", default="", help="what it serves, for the record: strategy and options")
     parser.add_argument("--model", type=Path, default=None, help="the model's folder or GGUF file (default: SmolLM2-135M)")
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--concurrency", type=int, default=16)
@@ -106,9 +107,11 @@ def questions(engine: OpenAIEngine, arguments: argparse.Namespace) -> list[Asked
     leavers = set(generator.sample(range(len(rows)), arguments.cancelled))
     asked = []
     for number, row in enumerate(rows):
-        sampling = Sampling(max_new_tokens=generator.randint(max(1, longest // 3), longest))
+        limit, leave_after = generator.randint(max(1, longest // 3), longest), generator.randint(0, 3)
+        # Those who leave asked for long answers, so that they leave in the middle.
+        sampling = Sampling(max_new_tokens=longest if number in leavers else limit)
         request = request_of(engine, [{"role": "user", "content": row.turns[0]}], sampling, alone=False)
-        asked.append(Asked(row.id, request, generator.randint(0, 4) if number in leavers else None))
+        asked.append(Asked(row.id, request, leave_after if number in leavers else None))
     return asked
 
 
@@ -134,6 +137,9 @@ async def ask(session, server, question: Asked) -> Answer | str:
         async with session.post(server.base_url + server.dialect.path, json=body) as response:
             if response.status != 200:
                 return f"HTTP {response.status}: {(await response.text())[:200]}"
+            if question.leave_after == 0:
+                response.close()
+                return answer
             async for received in response.content.iter_any():
                 for data in events.feed(received):
                     answer.take(data, 0.0)
@@ -188,6 +194,7 @@ def report_of(arguments, engine, asked, wanted, given, most, after, again, count
             "compared": len(stayed), "identical": len(stayed) - len(differing),
             "output_tokens_compared": sum(len(given[n].tokens) for n in stayed if isinstance(given[n], Answer)),
         },
+        "served_as": arguments.served_as,
         "differing": differing,
         "failed": {asked[n].prompt: given[n] for n in range(len(asked)) if isinstance(given[n], str)},
         "most_during_the_load": most,
