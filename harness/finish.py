@@ -50,12 +50,12 @@ def show(store: Store, plan: Plan, summary: Mapping[str, Any]) -> int:
     if not console.is_terminal:
         console.width = 120
     console.print(terminal_table(figures, _title(plan), console.width))
-    columns = COLUMNS
+    shown = COLUMNS
     if plan.measure.load:
-        columns = LOAD_COLUMNS
-        console.print(terminal_table(figures, f"\nunder load: {plan.measure.order}", console.width, columns=columns))
+        shown += LOAD_COLUMNS
+        console.print(terminal_table(figures, f"\nunder load: {plan.measure.order}", console.width, columns=LOAD_COLUMNS))
     console.print()
-    for line in [*meanings(columns), "", *summary.get("notes", []), f"everything is in {store.folder}"]:
+    for line in [*meanings(shown), "", *summary.get("notes", []), f"everything is in {store.folder}"]:
         console.print(line, markup=False, soft_wrap=True, style="bold red" if line.startswith(LOUD) else None)
     last = {"run": str(store.folder), "interrupted": interrupted, "strategies": headline(figures)}
     print(json.dumps(last, ensure_ascii=False), flush=True)

@@ -34,8 +34,9 @@ def run(config: DictConfig) -> int:
     if folder is not None:
         store, config = resume.reopen(str(folder), HydraConfig.get().overrides.task)
     others = busy.OtherWork()
-    unserved = leave_out_unserved(config)
     plan = read(config)
+    if unserved := leave_out_unserved(config):
+        plan = read(config)
     interrupt.as_exception()
     suite = suites.load(plan.suite)
     schedule = _schedule(plan, suite.rows)

@@ -151,11 +151,10 @@ def read(config: DictConfig) -> Plan:
 
 
 def leave_out_unserved(config: DictConfig) -> list[str]:
-    """Take the arms out of ``config`` that its engine cannot measure, and the baseline with its own; a line about them.
+    """Take the arms out of a checked ``config`` that its engine cannot measure, and the baseline with its own; a line about them.
 
-    An engine says so itself (``measurable``). Raises ``UserError`` for options that it does not have.
+    An engine says so itself (``measurable``).
     """
-    check_options("engine", config.engine, ENGINE_IS_GIVEN)
     factory = get_object(config.engine._target_)
     if not hasattr(factory, "measurable"):
         return []

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.command import command
 from harness.errors import UserError
-from harness.options import check_options
+from harness.options import check_options, said
 from harness.schemas import ENGINE_IS_GIVEN, STRATEGY_IS_GIVEN, ModelConfig, fill
 
 
@@ -57,6 +57,9 @@ def server_command(config: DictConfig) -> ServerCommand:
     """
     if not isinstance(config.port, int) or not 1 <= config.port <= 65535:
         raise UserError(f"port={config.port}: must be a whole number from 1 to 65535")
+    for group in ("engine", "strategy", "model"):
+        if not isinstance(config[group], DictConfig):
+            raise UserError(f"{group}={said(config[group])}: is a group of keys, not a value; leave it out or name a choice")
     check_options("engine", config.engine, ENGINE_IS_GIVEN)
     check_options("strategy", config.strategy, STRATEGY_IS_GIVEN)
     fill(ModelConfig, "model", config.model)

@@ -99,7 +99,7 @@ LOAD_COLUMNS = (
     Column("TTFT", "ms p50/p90/p99", "time to the first token; percentiles over answers", _percentiles("ttft_s", 0, 1000)),
     Column("TPOT", "ms p50/p90/p99", "time per output token after the first", _percentiles("tpot_s", 1, 1000)),
     Column("chunk", "ms p50/p90/p99", "time between two deliveries of one answer's tokens", _percentiles("chunk_s", 1, 1000)),
-    Column("chunk", "tok", "tokens of a delivery after the first, mean", _chunk_tokens),
+    Column("chunk size", "tok", "tokens of a delivery after the first, mean", _chunk_tokens),
     Column("end to end", "s p50/p90/p99", "time from the request to its last token", _percentiles("end_to_end_s", 2, 1)),
 )
 
@@ -122,9 +122,10 @@ def terminal_table(
 
 
 def meanings(columns: Sequence[Column] = COLUMNS) -> list[str]:
-    """One line per column."""
-    width = max(len(column.title) for column in columns)
-    return [f"{column.title:<{width}}  {column.meaning}" for column in columns]
+    """One line per title."""
+    found = {column.title: column.meaning for column in reversed(columns)}
+    width = max(map(len, found))
+    return [f"{title:<{width}}  {meaning}" for title, meaning in reversed(found.items())]
 
 
 def markdown(

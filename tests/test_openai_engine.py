@@ -5,6 +5,7 @@ Nothing here measures vLLM. Times are only compared with pauses that the server 
 
 import json
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -205,6 +206,12 @@ def test_acceptance_is_missing_where_others_use_the_server(engine, serve):
     assert "ddtree: acceptance is missing where others used its server too" in built.remarks()
 
 
+def test_without_its_package_the_engine_says_what_to_install(engine, serve, monkeypatch):
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(UserError, match=r"pip install 'draft-harness\[openai\]'"):
+        engine(ddtree=serve())
+
+
 def test_prefix_caching_is_told(engine, serve):
     assert any("prefix caching is on" in line for line in engine(ddtree=serve(prefix_caching=True)).remarks())
 
@@ -277,6 +284,7 @@ def free_port() -> int:
         (["engine.base_url=http://me:secret@host:1"], ["...@host", "OPENAI_API_KEY"]),
         (["engine.base_url={{nobody: 'http://a:1'}}"], ["nobody", "no such arm"]),
         (["engine.base_url={{baseline: 'http://a:1'}}", "strategy=dflash"], ["no address for strategy=dflash"]),
+        (["arms=null"], ["arms=null"]),
         (["engine.timeout_s=0"], ["engine.timeout_s=0"]),
         (["+engine.warp=1"], ["engine.warp", "timeout_s"]),
         (["measure.concurrency=0"], ["measure.concurrency=0", "1 or more"]),

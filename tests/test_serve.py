@@ -105,6 +105,7 @@ def test_fields_become_options():
     [
         (["engine=torch"], ["engine=torch", "take engine=vllm"]),
         (["engine=openai"], ["engine=openai", "take engine=vllm"]),
+        (["engine=null"], ["engine=null"]),
         (["port=0"], ["port=0", "65535"]),
         (["port=eight"], ["port=eight"]),
         (["strategy.budget=many"], ["strategy.budget=many"]),

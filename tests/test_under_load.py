@@ -28,21 +28,25 @@ ROWS = [Row(id=f"t/{i}", category="chat", turns=("hello", "and then?")[: 1 + i %
 
 
 class BusyEngine(FakeEngine):
-    """A made-up engine that can be asked from many threads and shows no rounds. It notes how many are inside at once."""
+    """A made-up engine that can be asked from many threads and shows no rounds. It notes how many are inside at once.
+
+    ``together``: a call ends only when so many are inside.
+    """
 
     concurrent = True
 
-    def __init__(self, *arguments, **options) -> None:
-        super().__init__(*arguments, **options)
-        self.lock, self.now, self.most, self.begun, self.together = threading.Lock(), 0, 0, [], Counter()
+    def __init__(self, model, strategies, together: int = 1, **options) -> None:
+        super().__init__(model, strategies, **options)
+        self.lock, self.now, self.most, self.begun = threading.Lock(), 0, 0, []
+        self.barrier = threading.Barrier(together)
 
     def decode(self, strategy, request):
         with self.lock:
             self.now += 1
             self.most = max(self.most, self.now)
-            self.together[self.now] += 1
             self.begun.append((time.perf_counter(), strategy, request.alone))
         try:
+            self.barrier.wait(timeout=30)
             decoded = super().decode(strategy, request)
             chunks = (Chunk(1, decoded.ttft_s), *(Chunk(r.emitted, r.at_s) for r in decoded.rounds))
             return replace(decoded, rounds=(), chunks=chunks)
@@ -70,13 +74,10 @@ def run(engine, load, finished=None, **changes):
 
 @pytest.mark.parametrize("concurrency", [1, 3, 8, 32])
 def test_the_closed_loop_is_full_and_never_fuller(concurrency):
-    engine, rows = BusyEngine(None, {}, seconds=0.02), [Row(f"r/{i}", "chat", ("hello",)) for i in range(5 * concurrency)]
+    engine, rows = BusyEngine(None, {}, together=concurrency), [Row(f"r/{i}", "chat", ("hello",)) for i in range(5 * concurrency)]
     cells, _ = run(engine, Load(concurrency=concurrency), rows=rows, repetitions=1)
-    assert engine.most == concurrency and all(cell.decoded for cell in cells)
-    assert engine.together[concurrency] > len(cells) / 2, "when one conversation ends the next begins"
-    few = BusyEngine(None, {}, seconds=0.02)
-    run(few, Load(concurrency=concurrency), rows=rows[:2], repetitions=1)
-    assert few.most == min(concurrency, 2)
+    assert all(cell.decoded for cell in cells), "a call that waited for others in vain has failed"
+    assert engine.most == concurrency
 
 
 @pytest.mark.parametrize("load", [Load(concurrency=4), Load(rate=500.0)])
@@ -135,13 +136,13 @@ def test_conversations_end_when_nobody_wants_their_cells_any_more():
 
 
 def test_warm_up_asks_with_as_many_at_once():
-    engine = BusyEngine(None, {}, seconds=0.05)
+    engine = BusyEngine(None, {}, together=5)
     warm_up(engine, schedule(), Load(concurrency=5), prompts=2)
     assert engine.most == 5 and Counter(name for _, name, _ in engine.begun) == {"baseline": 10, "ddtree": 10}
 
 
 def test_arrivals_do_not_wait_for_answers():
-    engine = BusyEngine(None, {}, seconds=0.3)
+    engine = BusyEngine(None, {}, together=10)
     rows = [Row(f"r/{i}", "chat", ("hello",)) for i in range(10)]
     run(engine, Load(rate=200.0), rows=rows, strategies=["baseline"], repetitions=1)
     assert engine.most == 10, "all ten arrive within the first one's answer"
