@@ -13,11 +13,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from vllm_runs import ROOT, needs_vllm
 
-pytest.importorskip("vllm")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-ROOT = Path(__file__).resolve().parent.parent
+pytestmark = [*needs_vllm, pytest.mark.timeout(900)]
 SETTING = ["model.dtype=float32", "suite.limit=6", "suite.max_turns=1", "sampling.max_new_tokens=20"]
 
 

@@ -13,7 +13,6 @@ from harness.errors import UserError
 from harness.models.config import FAMILIES, ModelConfig, RopeScaling
 from harness.models.tensors import LazyTensors, model_tensors
 from harness.models.tokenizer import ChatTokenizer
-from harness.models.weights import sha256
 
 _SCALING = {
     "factor": "factor",
@@ -38,25 +37,14 @@ def read_folder(folder: Path) -> tuple[ModelConfig, LazyTensors, ChatTokenizer, 
     return config, tensors, _tokenizer(folder, config.end_tokens), files
 
 
-def read_language(folder: Path) -> tuple[str, tuple[int, ...], int, ChatTokenizer]:
-    """Checksum of the weights, end tokens, context length and tokenizer: what an engine with models of its own asks for.
-
-    The checksum is that of ``harness.models.weights``. Raises UserError for what is absent or damaged.
-    """
-    raw = _json(folder / "config.json")
-    ends, context = _end_tokens(folder, raw), raw.get("max_position_embeddings")
-    if not isinstance(context, int) or context < 1:
-        raise UserError(f"{folder / 'config.json'}: max_position_embeddings is {context!r}, not a length; fetch the folder again")
-    return sha256(_weight_files(folder)), ends, context, _tokenizer(folder, ends)
-
-
 def read_vocabulary(folder: Path) -> tuple[ChatTokenizer, int | None, list[Path]]:
     """Tokenizer, context length and the weight files, if there are any, of a folder of any architecture."""
     raw = _json(folder / "config.json")
     text = raw.get("text_config") if isinstance(raw.get("text_config"), dict) else {}
     length = raw.get("max_position_embeddings", text.get("max_position_embeddings"))
     tokenizer = _tokenizer(folder, _end_tokens(folder, text | raw))
-    return tokenizer, length if isinstance(length, int) else None, sorted(folder.glob("*.safetensors"))
+    files = _weight_files(folder) if any(folder.glob("*.safetensors")) else []
+    return tokenizer, length if isinstance(length, int) else None, files
 
 
 def read_config(raw: Mapping[str, Any], end_tokens: tuple[int, ...]) -> ModelConfig:

@@ -15,8 +15,9 @@ from harness.engines.vllm.settings import choose_settings
 from harness.errors import UserError
 from harness.models.config import tensor_shapes
 from harness.models.export import hugging_face_folder
-from harness.models.huggingface import read_folder, read_language
-from harness.models.weights import load_checkpoint, resolve, sha256
+from harness.models.huggingface import read_folder
+from harness.models.vocabulary import load_vocabulary
+from harness.models.weights import resolve, sha256
 from harness.records import Decoded, Request
 
 # Cells alternate between processes that are all loaded, so that drift of clocks and neighbours hits all strategies alike.
@@ -46,9 +47,12 @@ class VLLMEngine:
         start_timeout_s: float = 1200.0,
     ) -> None:
         path = resolve(model)
-        self._checksum, self.end_tokens, context, self._tokenizer = _language(path)
+        vocabulary = load_vocabulary(path)
+        if vocabulary.checksum is None or vocabulary.context_length is None:
+            raise UserError(f"{path}: has no weights, or its config.json no max_position_embeddings; fetch the folder again")
+        self._checksum, self._tokenizer, self.end_tokens = vocabulary.checksum, vocabulary.tokenizer, vocabulary.tokenizer.end_tokens
         settings, dtype = choose_settings(
-            model["dtype"], context, device, threads, max_model_len, max_num_seqs, max_num_batched_tokens, kv_cache_gib,
+            model["dtype"], vocabulary.context_length, device, threads, max_model_len, max_num_seqs, max_num_batched_tokens, kv_cache_gib,
             gpu_memory_utilization / len(strategies), enforce_eager,
         )  # fmt: skip
         folder = hugging_face_folder(path, dtype)
@@ -144,14 +148,6 @@ def plain(config: Mapping) -> dict[str, Any]:
     from omegaconf import DictConfig, OmegaConf
 
     return OmegaConf.to_container(config, resolve=True) if isinstance(config, DictConfig) else dict(config)
-
-
-def _language(path: Path):
-    """Checksum of the weights, end tokens, context length and tokenizer of any model, dense or not."""
-    if path.is_dir():
-        return read_language(path)
-    checkpoint = load_checkpoint(path)
-    return checkpoint.checksum, checkpoint.config.end_tokens, checkpoint.config.context_length, checkpoint.tokenizer
 
 
 def _drafter(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
