@@ -47,7 +47,8 @@ def run(config: DictConfig) -> int:
     try:
         os.execvpe(found.words[0], found.words, {**os.environ, **found.variables})
     except OSError as error:
-        raise UserError(f"{found.words[0]}: cannot be started ({error.strerror}); install engine={config.engine.name} into this environment") from error
+        way_out = f"install engine={config.engine.name} into this environment"
+        raise UserError(f"{found.words[0]}: cannot be started ({error.strerror}); {way_out}") from error
 
 
 def server_command(config: DictConfig) -> ServerCommand:

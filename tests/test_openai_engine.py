@@ -279,7 +279,7 @@ def free_port() -> int:
     "options, words",
     [
         (["engine.base_url=http://127.0.0.1:{port}"], ["http://127.0.0.1:{port}", "nothing answers there", "start the server"]),
-        ([], ["engine.base_url=None", "http://HOST:PORT"]),
+        ([], ["engine.base_url=null", "http://HOST:PORT"]),
         (["engine.base_url=localhost:8000"], ["engine.base_url=localhost:8000", "is no address"]),
         (["engine.base_url=http://me:secret@host:1"], ["...@host", "OPENAI_API_KEY"]),
         (["engine.base_url={{nobody: 'http://a:1'}}"], ["nobody", "no such arm"]),

@@ -191,7 +191,9 @@ def test_a_block_counts_as_one_answer_with_all_its_rounds():
 BUSY = ["engine._target_=test_under_load.BusyEngine", *FAKE[1:]]
 
 
-@pytest.mark.parametrize("load, words", [("measure.concurrency=4", "4 conversations at a time"), ("measure.rate=300", "300 conversations a second")])
+@pytest.mark.parametrize(
+    "load, words", [("measure.concurrency=4", "4 conversations at a time"), ("measure.rate=300", "300 conversations a second")]
+)
 def test_a_run_under_load_says_so_and_has_its_figures(harness, load, words):  # noqa: F811
     status, out, err = harness(*BUSY, *SHORT, load, "+engine.seconds=0.01", "measure.repetitions=2")
     assert status == 0, err

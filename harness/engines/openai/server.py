@@ -15,6 +15,7 @@ from harness.engines.openai.dialect import Dialect
 from harness.engines.openai.prometheus import Counters, prefix_caching
 from harness.engines.openai.stream import Answer
 from harness.errors import UserError
+from harness.options import said
 from harness.records import Request
 
 # How long a server may take to count what it has already sent, and how often it is asked.
@@ -94,7 +95,7 @@ class Server:
 
 def normal(base_url: Any) -> str:
     """An address without a trailing ``/`` or ``/v1``. Raises ``UserError`` for what is none, and for one with a password."""
-    key = f"engine.base_url={base_url}"
+    key = f"engine.base_url={said(base_url)}"
     if not isinstance(base_url, str):
         raise UserError(f"{key}: is no address; give http://HOST:PORT, or one for each arm: {{baseline: http://..., ddtree: http://...}}")
     try:
