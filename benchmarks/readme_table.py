@@ -1,25 +1,28 @@
 """Put a run's table and plot into README.md: ``python benchmarks/readme_table.py results/runs/FOLDER``.
 
-The figures in the README are copied by this script from a stored run, never typed. The run's small files go to
-``docs/runs/`` so that the figures can be traced.
+The figures in the README are copied by this script from a stored run, never typed. The whole run goes to ``docs/runs/quick``
+(variables that name a folder of the machine without it), so that the figures can be traced and the report made again.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-KEPT = ("config.yaml", "environment.json", "summary.json", "table.md", "plot.png")
+sys.path.insert(0, str(ROOT))
+
+from harness.store import Store  # noqa: E402
 
 
 def main(run: Path) -> None:
     kept = ROOT / "docs" / "runs" / "quick"
-    kept.mkdir(parents=True, exist_ok=True)
-    for name in KEPT:
-        shutil.copyfile(run / name, kept / name)
+    shutil.rmtree(kept, ignore_errors=True)
+    shutil.copytree(run, kept)
+    _without_folders(Store(kept))
     lines = (run / "table.md").read_text().strip().splitlines()
     # The README has a heading of its own, and says at more length what a column means.
     table = "\n".join(line for line in lines if not line.startswith(("# ", "- **")))
@@ -30,6 +33,13 @@ def main(run: Path) -> None:
     if not found:
         sys.exit("README.md has no <!-- table --> … <!-- /table --> block")
     readme.write_text(text)
+
+
+def _without_folders(store: Store) -> None:
+    environment = store.read_json("environment.json")
+    variables = environment["variables"]
+    environment["variables"] = {name: "(a folder)" if os.path.isabs(value) else value for name, value in variables.items()}
+    store.write_json("environment.json", environment)
 
 
 if __name__ == "__main__":
