@@ -1,8 +1,13 @@
 """What several test files share and what takes seconds to make."""
 
+import signal
+
 import pytest
 
 import harness  # noqa: F401  before torch, so that its threads wait as the command's do
+
+# A shell that starts the tests in the background lets them, and all that they start, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -208,9 +208,9 @@ def wait_for(condition, process) -> None:
 
 
 @pytest.fixture
-def slow(tmp_path):
-    """A sweep that is in the midst of its second job, its first one done."""
-    arguments = command(*SMALL, "-m", "strategy.budget=4,8", "+engine.seconds=0.3", "suite.limit=4")
+def slow(request, tmp_path):
+    """A sweep that is in the midst of its second job, its first one done. A parameter is put before its command."""
+    arguments = getattr(request, "param", []) + command(*SMALL, "-m", "strategy.budget=4,8", "+engine.seconds=0.3", "suite.limit=4")
     process = subprocess.Popen(arguments, cwd=tmp_path, env=variables(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: cells_of(tmp_path, 2) >= 2, process)
     yield process, tmp_path
@@ -246,6 +246,21 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(slow, number):
     sweep = folder / stopped.last["sweep"]
     (run,) = (path.parent for path in (sweep / "jobs" / "2").glob("*/config.yaml"))
     assert Store(run).read_json("summary.json")["interrupted"] is True
+    finished_by_resuming(folder, sweep, files(sweep / "jobs" / "1"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slow", [["sh", "-c", "trap '' INT; exec \"$@\"", "sh"]], indirect=True)
+def test_a_sweep_in_the_background_of_a_script_ends_when_told_to(slow):
+    process, folder = slow
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=120)
+    stopped = Called(process.returncode, out, err)
+    assert stopped.status == 130 and [job["status"] for job in stopped.last["jobs"]] == ["done", "interrupted"]
+    sweep = folder / stopped.last["sweep"]
     finished_by_resuming(folder, sweep, files(sweep / "jobs" / "1"))
 
 

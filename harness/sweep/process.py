@@ -37,21 +37,25 @@ def run(arguments: Sequence[str], folder: Path, lock: int | None, say: Callable[
     """
     folder.mkdir(parents=True, exist_ok=True)
     begun, interrupted = time.perf_counter(), False
-    with TemporaryDirectory(prefix="draft-harness-") as caches, open(folder / "output.txt", "a") as output:
+    with TemporaryDirectory(prefix="draft-harness-", ignore_cleanup_errors=True) as caches, open(folder / "output.txt", "a") as output:
         environment = {**os.environ, **{name: os.path.join(caches, name.lower()) for name in COMPILE_CACHES}}
         process = subprocess.Popen(
             [sys.executable, "-m", "harness", *arguments], env=environment, text=True, errors="replace",
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE,
             process_group=0, pass_fds=() if lock is None else (lock,),
         )  # fmt: skip
-        log = _Log(process.stderr, folder / "log.txt", say)
-        while process.returncode is None:
-            try:
-                process.wait()
-            except KeyboardInterrupt:
-                process.send_signal(signal.SIGKILL if interrupted else signal.SIGINT)
-                interrupted = True
-        _end_group(process.pid)
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # in a shell's background; then the job ignores it too
+        gentle = signal.SIGTERM if ignored else signal.SIGINT
+        try:
+            log = _Log(process.stderr, folder / "log.txt", say)
+            while process.returncode is None:
+                try:
+                    process.wait()
+                except KeyboardInterrupt:
+                    process.send_signal(signal.SIGKILL if interrupted else gentle)
+                    interrupted = True
+        finally:
+            _end_group(process.pid)
         log.join(PATIENCE_S)
     return Outcome(process.returncode, time.perf_counter() - begun, log.last, interrupted)
 
