@@ -64,6 +64,7 @@ def test_a_slower_candidate_never_has_a_better_verdict(ours, theirs, factor):
 
 
 @few
+@example([0.75], [0.75], 0.01)
 @given(some_speedups, some_speedups, st.floats(0.01, 100))
 def test_speeds_of_another_machine_change_no_verdict(ours, theirs, factor):
     count = min(len(ours), len(theirs))

@@ -47,7 +47,7 @@ def change_of(candidate: Mapping[Key, Repetitions], baseline: Mapping[Key, Repet
     all, and not two runs that happen to agree.
     """
     change = speedup_change(by_prompt(candidate), by_prompt(baseline), confidence=CONFIDENCE)
-    if change is not None and candidate == baseline:
+    if change is not None and _same(candidate, baseline):
         return Estimate(1.0, 1.0, 1.0)
     if change is None or change.low is None:
         return change
@@ -57,6 +57,13 @@ def change_of(candidate: Mapping[Key, Repetitions], baseline: Mapping[Key, Repet
         return Estimate(change.value)
     low, high = change.value * math.exp(-half), change.value * math.exp(half)
     return Estimate(change.value, min(low, change.low), max(high, change.high))
+
+
+def _same(candidate: Mapping[Key, Repetitions], baseline: Mapping[Key, Repetitions]) -> bool:
+    """Ratios of equal measurements may differ in their last bit: (a * f) / (b * f) is not always a / b."""
+    if candidate.keys() != baseline.keys() or any(candidate[key].keys() != baseline[key].keys() for key in candidate):
+        return False
+    return all(math.isclose(value, baseline[key][r]) for key, of in candidate.items() for r, value in of.items())
 
 
 def require_one_machine(candidate: About, baseline: About) -> None:
