@@ -92,6 +92,14 @@ def test_a_loss_and_a_gain():
     assert failing(result([0.9 * s for s in eight]), baseline, only="acceptance") == []
 
 
+def test_a_prompt_is_compared_with_itself():
+    """Prompts whose speedups lie between 1 and 8 lose 1 % each: nothing else may widen the interval."""
+    steep = [1.0, 8.0, 2.0, 7.0, 3.0, 6.0, 4.0, 5.0]
+    found = compare(result([0.99 * s for s in steep]), result(steep), Options(only="speed"))
+    change = next(f.change for f in found.figures if (f.strategy, f.name) == ("ddtree", "speedup"))
+    assert change.to_json() == pytest.approx([0.99] * 3) and found.verdict is PASS
+
+
 @pytest.mark.parametrize(
     ("changed", "figures"),
     [

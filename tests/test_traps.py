@@ -1,11 +1,13 @@
 """The traps of speculative decoding that others fell into, each by its name."""
 
+import time
+
 import pytest
 import torch
 from tiny_decoding import Oracle, causal_logits, greedy, proposers, run, tiny_config, tiny_target
 
 from harness.engines.torch.decode import Output
-from strategies.base import Proposer
+from strategies.base import DraftTree, Proposer
 
 pytestmark = pytest.mark.timeout(30)  # a loop that misses its end would never fail
 
@@ -175,12 +177,26 @@ def test_a_dflash_cache_has_one_row_for_each_committed_position(model, arms, tru
 
 
 @torch.inference_mode()
+def test_a_dflash_cache_is_made_of_the_layers_that_its_config_lists(model, tmp_path):
+    """Row p: keys and values of the target's features at p, as one pass over the final text gives them."""
+    layers = (0, 1)
+    proposer = proposers(model, tmp_path, target_layer_ids=layers)["dflash"]
+    decoded = run(model, proposer, PROMPT, 20)
+    text = torch.tensor([PROMPT + list(decoded.tokens)[:-1]])
+    positions = torch.arange(text.shape[1])[None]
+    wanted = proposer.drafter.context(model(text, positions, taps=layers)[1], positions)
+    for (keys, values), (wanted_keys, wanted_values) in zip(proposer._cache, wanted, strict=True):
+        torch.testing.assert_close(keys[:, :, : text.shape[1]], wanted_keys, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(values[:, :, : text.shape[1]], wanted_values, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
 def test_an_mtp_heads_entries_are_made_of_the_targets_hidden_states(model, arms, truth, tmp_path):
     """Entry p: the target's hidden state at p and the token at p + 1, as one pass over the final text fills them."""
     watched = Watched(arms["mtp"])
     decoded = run(model, watched, PROMPT, 20)
     text = PROMPT + list(decoded.tokens)
-    _, features = model(torch.tensor([text]), torch.arange(len(text))[None], taps=watched.taps)
+    _, features = model(torch.tensor([text]), torch.arange(len(text))[None], taps=(model.config.num_layers - 1,))
     once = proposers(model, tmp_path / "again")["mtp"]
     once.reset(1, len(text))
     once.commit(torch.tensor([text]), features)
@@ -274,6 +290,23 @@ def test_rounds_are_timed_in_order(model, arms):
     assert times == sorted(times) and decoded.end_s == times[-1]
     for r in decoded.rounds:
         assert min(r.draft_s, r.build_s, r.verify_s, r.commit_s) >= 0
+
+
+class Slow(Proposer):
+    """Takes its time to read the prompt and to draft."""
+
+    def commit(self, tokens, features):
+        time.sleep(0.05 * (tokens.shape[1] > 1))
+
+    def propose(self, bonus, max_depth):
+        time.sleep(0.2)
+        return DraftTree.root(bonus)
+
+
+def test_a_drafters_prefill_is_in_the_first_tokens_time_and_its_first_draft_in_the_decode_time(model):
+    decoded = run(model, Slow(), PROMPT, 2)
+    assert decoded.ttft_s >= 0.05 and decoded.rounds[0].draft_s >= 0.2
+    assert decoded.end_s - decoded.ttft_s >= 0.2
 
 
 def test_greedy_takes_the_first_of_equal_logits_in_every_strategy(tmp_path):

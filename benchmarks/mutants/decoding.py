@@ -1,0 +1,132 @@
+"""Bugs in the loop: acceptance, end tokens, positions, masks, caches, sampling, times."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.mutant import Mutant
+
+LOOP = "harness/engines/torch/decode.py"
+TRAPS = "tests/test_traps.py"
+
+DECODING = (
+    Mutant(
+        "acceptance-off-by-one",
+        "a round's record counts the root among the accepted tokens",
+        LOOP,
+        "accepted=len(paths[0]) - 1,",
+        "accepted=len(paths[0]),",
+        (TRAPS,),
+    ),
+    Mutant(
+        "bonus-delivered-twice",
+        "the bonus token that a round began with is delivered again",
+        LOOP,
+        "output.deliver(kept[0, 1:].tolist() + bonuses)",
+        "output.deliver(kept[0].tolist() + bonuses)",
+        (TRAPS,),
+    ),
+    Mutant(
+        "end-token-ignored-in-a-block",
+        "an end token stops the output only as the last of a round's tokens",
+        LOOP,
+        "if token in self.end_tokens:",
+        "if token in self.end_tokens and token == tokens[-1]:",
+        (TRAPS,),
+    ),
+    Mutant(
+        "first-of-several-end-tokens",
+        "of a model's several end tokens only the first counts",
+        LOOP,
+        "frozenset(request.end_tokens)",
+        "frozenset(request.end_tokens[:1])",
+        (TRAPS,),
+    ),
+    Mutant(
+        "records-not-trimmed",
+        "a round's record counts tokens behind an end token or the limit as emitted",
+        LOOP,
+        "return len(self.tokens) - before",
+        "return len(tokens)",
+        (TRAPS,),
+    ),
+    Mutant(
+        "siblings-in-consecutive-positions",
+        "rows of the tree are numbered one after another instead of by depth",
+        LOOP,
+        "cache.length + tree.depths, cache",
+        "cache.length + torch.arange(tree.rows, device=tree.tokens.device)[None], cache",
+        (TRAPS,),
+    ),
+    Mutant(
+        "siblings-see-each-other",
+        "the mask lets rows with the same parent see one another",
+        "kernels/masks.py",
+        "    ancestor = parents\n",
+        "    mask |= parents[:, :, None] == parents[:, None, :]\n    ancestor = parents\n",
+        ("tests/test_masks_attention.py",),
+    ),
+    Mutant(
+        "wrong-rows-committed-to-the-target",
+        "the target's cache keeps the first rows of the tree, whatever the accepted path",
+        "harness/models/layer_cache.py",
+        "if moved or not isinstance",
+        "if not isinstance",
+        ("tests/test_masks_attention.py",),
+    ),
+    Mutant(
+        "wrong-rows-committed-to-the-drafter",
+        "the drafter is given the features of the first rows of the tree, whatever the accepted path",
+        LOOP,
+        "features.gather(1, path[..., None].expand(-1, -1, features.shape[-1]))",
+        "features[:, : path.shape[1]]",
+        (TRAPS,),
+        gated=True,
+    ),
+    Mutant(
+        "walk-ignores-the-parent",
+        "a drafted token is accepted wherever in the tree it stands",
+        "kernels/acceptance.py",
+        "following = children.get((path[-1], token))",
+        "following = next((r for (_, t), r in children.items() if t == token and r > path[-1]), None)",
+        ("tests/test_acceptance.py",),
+    ),
+    Mutant(
+        "residual-sampling-biased",
+        "behind accepted tokens the bonus token is drawn again, with a number that has been used",
+        "kernels/acceptance.py",
+        "bonuses.append(token)",
+        "bonuses.append(choose(request, path[-1], max(0, len(path) - 2)))",
+        ("tests/test_distribution.py",),
+    ),
+    Mutant(
+        "random-numbers-by-round",
+        "every round samples with the first numbers of the seed instead of those of its positions",
+        LOOP,
+        "uniforms[:, emitted_before : emitted_before + depth + 1]",
+        "uniforms[:, : depth + 1]",
+        ("tests/test_distribution.py",),
+    ),
+    Mutant(
+        "nucleus-too-small",
+        "top-p drops the token at which the sum reaches p",
+        "kernels/sampling.py",
+        "before >= top_p",
+        "before + ordered >= top_p",
+        ("tests/test_acceptance.py",),
+    ),
+    Mutant(
+        "drafters-prefill-outside-ttft",
+        "the time to the first token ends before the drafter has read the prompt",
+        LOOP,
+        "    proposer.commit(prompt, features)\n    bonus = choose(0, 0, 0)\n    output.deliver([bonus])\n    ttft = time.perf_counter() - started\n",
+        "    bonus = choose(0, 0, 0)\n    output.deliver([bonus])\n    ttft = time.perf_counter() - started\n    proposer.commit(prompt, features)\n",
+        (TRAPS,),
+    ),
+    Mutant(
+        "clock-starts-after-the-first-draft",
+        "the decode time leaves the first round's draft out, as the published protocol does",
+        LOOP,
+        "output.finish_reason, ttft, end,",
+        "output.finish_reason, ttft + sum(r.draft_s + r.build_s for r in rounds[:1]), end,",
+        (TRAPS,),
+    ),
+)

@@ -1,0 +1,120 @@
+"""Bugs in what is drafted. The target still decides, so every output is right and only acceptance suffers."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.mutant import Mutant
+
+DRAFTERS, TRAPS = "tests/test_drafters.py", "tests/test_traps.py"
+
+DRAFTING = (
+    Mutant(
+        "wrong-tap-layer",
+        "the DFlash drafter reads the layer before each of those that it was trained on",
+        "strategies/dflash/proposer.py",
+        "self.taps = drafter.config.target_layer_ids",
+        "self.taps = tuple(max(0, layer - 1) for layer in drafter.config.target_layer_ids)",
+        (TRAPS,),
+        gated=True,
+    ),
+    Mutant(
+        "taps-before-the-layer",
+        "the target's taps are the inputs of the layers and not their outputs",
+        "harness/models/dense.py",
+        "            x = layer(x, rope, None if cache is None else cache.layers[i], start, visible)\n            if i in taps:\n                tapped[i] = x\n",
+        "            if i in taps:\n                tapped[i] = x\n            x = layer(x, rope, None if cache is None else cache.layers[i], start, visible)\n",
+        ("tests/test_logits.py",),
+        gated=True,
+    ),
+    Mutant(
+        "drafters-positions-off-by-one",
+        "the DFlash block stands one position too far from its context",
+        "strategies/dflash/proposer.py",
+        "torch.arange(start, start + config.block_size, device=bonus.device)",
+        "torch.arange(start + 1, start + 1 + config.block_size, device=bonus.device)",
+        (DRAFTERS,),
+        gated=True,
+    ),
+    Mutant(
+        "slots-off-by-one",
+        "slot k's distribution is used for the token before the one that it is of",
+        "strategies/dflash/proposer.py",
+        "hidden[:, 1 : slots + 1]",
+        "hidden[:, :slots]",
+        (DRAFTERS,),
+        gated=True,
+    ),
+    Mutant(
+        "tree-scores-without-log-softmax",
+        "the tree is grown from raw logits, whose sums are no log-probabilities",
+        "kernels/tree.py",
+        "logprobs = values - flat.logsumexp(dim=-1, keepdim=True)",
+        "logprobs = values",
+        ("tests/test_tree.py",),
+        gated=True,
+    ),
+    Mutant(
+        "tree-grows-siblings-only-at-the-root",
+        "a node's next sibling is pushed at depth 1 alone",
+        "kernels/tree.py",
+        "if rank + 1 < width:",
+        "if rank + 1 < width and depth == 1:",
+        ("tests/test_tree.py",),
+        gated=True,
+    ),
+    Mutant(
+        "drafter-cache-not-cropped",
+        "the MTP head's entries of drafted tokens stay behind the committed ones",
+        "strategies/mtp/proposer.py",
+        "        self._entries = committed_entries\n",
+        "",
+        (TRAPS,),
+        gated=True,
+    ),
+    Mutant(
+        "drafter-cache-cropped-too-far",
+        "the crop behind an MTP draft drops the entry of the last committed position too",
+        "strategies/mtp/proposer.py",
+        "        self._entries = committed_entries\n",
+        "        self._entries = committed_entries - 1\n",
+        (TRAPS,),
+        gated=True,
+    ),
+    Mutant(
+        "accepted-entries-not-refilled",
+        "the MTP head's entries of accepted tokens stay as drafted, made of its own states and not of the target's",
+        "strategies/mtp/proposer.py",
+        "    def commit(self, tokens: Tensor, features: Tensor) -> None:\n",
+        "    def commit(self, tokens: Tensor, features: Tensor) -> None:\n"
+        "        if self._entries:\n"
+        "            drafted = min(tokens.shape[1], self.k) - 1\n"
+        "            self._entries, tokens, features = self._entries + drafted, tokens[:, drafted:], features[:, drafted:]\n",
+        (DRAFTERS,),
+        gated=True,
+    ),
+    Mutant(
+        "wrong-hidden-state",
+        "the MTP head reads the target's last layer but one",
+        "strategies/mtp/proposer.py",
+        "self.taps = (target.num_layers - 1,)",
+        "self.taps = (target.num_layers - 2,)",
+        (TRAPS,),
+        gated=True,
+    ),
+    Mutant(
+        "wrong-next-token",
+        "the MTP head's entries pair a hidden state with its own token and not with the next one",
+        "strategies/mtp/proposer.py",
+        "torch.cat([self._tokens[:, 1:], bonus[:, None]], dim=1)",
+        "self._tokens",
+        (DRAFTERS,),
+        gated=True,
+    ),
+    Mutant(
+        "deeper-than-the-room",
+        "the tree is as deep as the block even where fewer tokens are wanted",
+        "strategies/ddtree/proposer.py",
+        "slots = min(self.slots, max_depth)",
+        "slots = self.slots * (max_depth > 0)",
+        (TRAPS,),
+    ),
+)

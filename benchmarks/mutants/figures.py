@@ -1,0 +1,130 @@
+"""Bugs in what is made of the cells: figures, statistics, the store, the gate."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.mutant import Mutant
+
+METRICS, STATS = "harness/metrics.py", "harness/stats.py"
+
+FIGURES = (
+    Mutant(
+        "first-token-in-decode-time",
+        "decode time begins when the request is handed over",
+        METRICS,
+        "return decoded.end_s - decoded.ttft_s",
+        "return decoded.end_s",
+        ("tests/test_metrics.py",),
+    ),
+    Mutant(
+        "acceptance-counts-prefill",
+        "the token from prefill counts as a round's in the acceptance length",
+        METRICS,
+        "return (len(decoded.tokens) - 1) / len(decoded.rounds)",
+        "return len(decoded.tokens) / len(decoded.rounds)",
+        ("tests/test_metrics.py",),
+    ),
+    Mutant(
+        "bonus-counted-twice",
+        "the verified acceptance length counts the bonus token twice",
+        METRICS,
+        "return 1 + sum(r.accepted for r in decoded.rounds) / len(decoded.rounds)",
+        "return 2 + sum(r.accepted for r in decoded.rounds) / len(decoded.rounds)",
+        ("tests/test_metrics.py",),
+    ),
+    Mutant(
+        "pooled-acceptance-as-mean-of-means",
+        "the pooled acceptance length is the mean of the requests' own",
+        METRICS,
+        "return sum(len(d.tokens) - 1 for d in with_rounds) / total if total else None",
+        "return mean([acceptance_committed(d) for d in with_rounds]) if total else None",
+        ("tests/test_metrics.py",),
+    ),
+    Mutant(
+        "identity-of-the-common-prefix",
+        "an output that is cut short counts as identical",
+        METRICS,
+        "sum(tuple(a) == tuple(b) for a, b in pairs)",
+        "sum(all(x == y for x, y in zip(a, b)) for a, b in pairs)",
+        ("tests/test_metrics.py",),
+    ),
+    Mutant(
+        "losslessness-ignores-length",
+        "an output that is a beginning of the baseline's has no first difference",
+        "harness/losslessness.py",
+        "return None if len(mine) == len(theirs) else min(len(mine), len(theirs))",
+        "return None",
+        ("tests/test_losslessness.py",),
+    ),
+    Mutant(
+        "bootstrap-by-cell",
+        "the interval resamples cells instead of prompts",
+        STATS,
+        "logs = {prompt: _mean_of_turns(turns, np.log) for prompt, turns in ratios.items()}",
+        "logs = {f'{p} {i} {j}': float(np.log(r)) for p, turns in ratios.items() for i, t in enumerate(turns) for j, r in enumerate(t)}",
+        ("tests/test_stats.py",),
+    ),
+    Mutant(
+        "speedup-of-means",
+        "a prompt's speedup is the arithmetic mean of its ratios",
+        STATS,
+        "    means = [float(np.mean(scale(turn))) for turn in turns if len(turn)]\n    return float(np.mean(means)) if means else None",
+        "    means = [float(scale(np.mean(turn))) for turn in turns if len(turn)]\n    return float(np.mean(means)) if means else None",
+        ("tests/test_stats.py",),
+    ),
+    Mutant(
+        "gate-compares-unpaired",
+        "the gate holds a prompt of one run against another prompt of the other",
+        STATS,
+        "ours, theirs = _mean_of_turns(candidate[prompt], np.log), _mean_of_turns(baseline[prompt], np.log)",
+        "ours, theirs = _mean_of_turns(candidate[prompt], np.log), _mean_of_turns(baseline[max(baseline)], np.log)",
+        ("tests/test_gate_compare.py",),
+    ),
+    Mutant(
+        "gate-ignores-passes",
+        "the gate's interval is of prompts alone, so that one slow pass is taken for slow code",
+        "harness/gate/speeds.py",
+        "return Estimate(change.value, min(low, change.low), max(high, change.high))",
+        "return change",
+        ("tests/test_gate_compare.py",),
+    ),
+    Mutant(
+        "gate-forgives-unequal-rounds",
+        "in greedy fp32 the gate allows one answer with other rounds",
+        "harness/gate/verdict.py",
+        "return Verdict.REGRESSED if unequal or not total else Verdict.PASS",
+        "return Verdict.REGRESSED if unequal > 1 or not total else Verdict.PASS",
+        ("tests/test_gate_compare.py",),
+    ),
+    Mutant(
+        "resume-repeats-a-cell",
+        "a resumed run measures the last finished cell again",
+        "harness/resume.py",
+        "found = {cell.key: cell for cell in store.cells()}",
+        "found = {cell.key: cell for cell in list(store.cells())[:-1]}",
+        ("tests/test_resume.py",),
+    ),
+    Mutant(
+        "resume-forgets-the-history",
+        "later turns of a resumed run do not see the answers from before",
+        "harness/measuring.py",
+        'answered = {"role": "assistant", "content": cell.text}',
+        'answered = {"role": "assistant", "content": "" if key in (finished or {}) else cell.text}',
+        ("tests/test_resume.py",),
+    ),
+    Mutant(
+        "cells-not-interleaved",
+        "all strategies are measured in the same order for every prompt",
+        "harness/measuring.py",
+        '        random.Random(f"{self.seed} {row.id} {repetition}").shuffle(shuffled)\n',
+        "",
+        ("tests/test_measuring.py",),
+    ),
+    Mutant(
+        "altered-lines-pass",
+        "a line whose checksum differs is read all the same",
+        "harness/lines.py",
+        "if zlib.crc32(text) != int(found[1], 16):",
+        "if not found[1]:",
+        ("tests/test_loading.py",),
+    ),
+)
