@@ -63,9 +63,21 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
     if zlib.crc32(text) != int(found[1], 16):
         raise UserError(f"{where}: was altered after it was written: its checksum differs; {_WAY_OUT}")
     try:
-        return json.loads(text)
+        return parsed(text)
     except ValueError as error:
         raise UserError(f"{where}: is no JSON ({error}); {_WAY_OUT}") from error
+
+
+def parsed(text: str | bytes) -> dict[str, Any]:
+    """The object that a JSON text holds. Raises ``ValueError``, also for what JSON has no word for: NaN and infinities."""
+    data = json.loads(text, parse_constant=_no_number)
+    if not isinstance(data, dict):
+        raise ValueError(f"{type(data).__name__} instead of an object")
+    return data
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number")
 
 
 _WAY_OUT = "restore the file from a copy, or measure again"

@@ -16,6 +16,7 @@ from harness.records import Round
 from harness.resume import check_config, read_config
 from harness.store import CONTROL, SAMPLES, Cell, Key, Store
 from harness.sweep.store import is_sweep
+from harness.whole import check_whole
 
 _KEY = list(Key._fields)
 _FIGURES = (
@@ -50,7 +51,7 @@ class Run:
 
 
 def load(folder: str | Path) -> Run:
-    """Read what a run left, whole or not; a half-written last line is passed over. Damage is a ``UserError``."""
+    """Read what a run left. Of one that did not end a half-written last line is passed over. Damage is a ``UserError``."""
     folder = Path(folder)
     if is_sweep(folder):
         raise UserError(f"{folder}: is a sweep's folder; load its runs one by one, {folder}/jobs/*/*")
@@ -61,12 +62,13 @@ def load(folder: str | Path) -> Run:
     if environment is None:
         raise UserError(f"{folder}: is no run's folder, or its run was killed before it began: environment.json is missing")
     check_config(folder, environment)
-    cells = list(store.cells())
+    cells, summary = list(store.cells()), store.read_json("summary.json")
+    check_whole(store, cells, summary)
     return Run(
         folder=folder,
         config=OmegaConf.to_container(read_config(folder / "config.yaml")),
         environment=environment,
-        summary=store.read_json("summary.json"),
+        summary=summary,
         cells=cells_frame(cells),
         rounds=rounds_frame(cells),
         control=cells_frame(list(store.cells(CONTROL))),

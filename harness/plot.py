@@ -48,7 +48,8 @@ def _draw_speedups(axes: Axes, summary: Mapping, colours: Mapping[str, str]) -> 
         if low is not None and low < high:
             axes.errorbar(value, row, xerr=[[value - low], [high - value]], color="black", capsize=4, lw=1.2)
             right = min(high, edge / 1.75)
-        axes.annotate(f"{value:.2f}×  ({speed:.1f} tok/s)", (right, row), (6, 0), textcoords="offset points", va="center")
+        words = f"{value:.2f}×" if speed is None else f"{value:.2f}×  ({speed:.1f} tok/s)"  # one token has no speed
+        axes.annotate(words, (right, row), (6, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(shown)), [name for name, *_ in shown])
     axes.invert_yaxis()
     axes.axvline(1, color="black", lw=0.8, ls=":")

@@ -5,8 +5,12 @@ Nothing here knows torch, a strategy or a file, so every engine can fill these r
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
+
+from harness import typed
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,10 @@ class Round:
     verify_s: float | None = None
     commit_s: float | None = None
 
+    def __post_init__(self) -> None:
+        if not (0 <= self.accepted <= self.proposed and 0 <= self.emitted <= self.accepted + 1):
+            raise ValueError(f"a round of {self.proposed} nodes cannot accept {self.accepted} and emit {self.emitted} tokens")
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -89,7 +97,7 @@ class Decoded:
 
     An engine behind a network shows no rounds: it has ``chunks``, the first one with the first token, and ``drafting``
     where the server counts. One that gives no token ids leaves ``tokens`` empty and has ``output_tokens``, the server's own
-    count, and ``text``.
+    count, and ``text``. Raises ``ValueError`` for rounds that do not deliver the tokens, and for times out of order.
     """
 
     tokens: tuple[int, ...]
@@ -102,6 +110,14 @@ class Decoded:
     output_tokens: int | None = None
     text: str | None = None
 
+    def __post_init__(self) -> None:
+        delivered = 1 + sum(r.emitted for r in self.rounds)
+        if self.rounds and delivered != len(self.tokens):
+            raise ValueError(f"{len(self.tokens)} tokens, but prefill and {len(self.rounds)} rounds delivered {delivered}")
+        times = [0.0, self.ttft_s, *(r.at_s for r in self.rounds), self.end_s]
+        if not (all(a <= b for a, b in pairwise(times)) and math.isfinite(self.end_s)):
+            raise ValueError(f"times out of order: first token at {self.ttft_s} s, last at {self.end_s} s")
+
     @property
     def output(self) -> tuple:
         """What two answers are compared by: the token ids, the whole text where there are none."""
@@ -113,17 +129,4 @@ class Decoded:
 
     @classmethod
     def from_json(cls, data: dict) -> Decoded:
-        drafting = data.get("drafting")
-        if drafting:
-            drafting = Drafting(**{**drafting, "accepted_to_depth": tuple(drafting["accepted_to_depth"])})
-        return cls(
-            tokens=tuple(data["tokens"]),
-            finish_reason=data["finish_reason"],
-            ttft_s=data["ttft_s"],
-            end_s=data["end_s"],
-            rounds=tuple(Round(**r) for r in data["rounds"]),
-            chunks=tuple(Chunk(**c) for c in data.get("chunks", ())),
-            drafting=drafting,
-            output_tokens=data.get("output_tokens"),
-            text=data.get("text"),
-        )
+        return typed.record(cls, data)

@@ -80,7 +80,11 @@ def check_config(folder: Path, environment: Mapping[str, Any]) -> None:
 
 
 def _config_sha256(folder: Path) -> str:
-    return hashlib.sha256((folder / "config.yaml").read_bytes()).hexdigest()
+    path = folder / "config.yaml"
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def finished_cells(store: Store, schedule: Schedule) -> dict[Key, Cell]:

@@ -36,7 +36,7 @@ class SamplingConfig(Sampling):
         _require("sampling.temperature", self.temperature, 0 <= self.temperature < math.inf, "0 (greedy) or more")
         _require("sampling.top_k", self.top_k, self.top_k >= 0, "0 (no limit) or more")
         _require("sampling.top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1 (no limit)")
-        _require("sampling.seed", self.seed, self.seed >= 0, "0 or more")
+        _require("sampling.seed", self.seed, 0 <= self.seed < 2**63, "0 or more, and below 2**63")
         _require("sampling.max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "1 or more")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -12,13 +13,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import lines
+from harness import lines, typed
 from harness.block import Block
 from harness.errors import UserError
 from harness.records import Decoded
 
 CELLS, CONTROL, SAMPLES, BLOCKS = "cells.jsonl", "control.jsonl", "samples.jsonl", "blocks.jsonl"
 SUMMARY, TABLE, PLOT = "summary.json", "table.md", "plot.png"
+
+_NO_NAME, _LONGEST_LABEL = re.compile(r"[^A-Za-z0-9_.+-]+"), 120
 
 
 class Key(NamedTuple):
@@ -68,10 +71,11 @@ class Cell:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cell:
-        rest = {name: value for name, value in data.items() if name not in Key._fields}
-        rest["decoded"] = Decoded.from_json(rest["decoded"]) if rest["decoded"] else None
-        rest["failure"] = Failure(**rest["failure"]) if rest["failure"] else None
-        return cls(key=Key(*(data[name] for name in Key._fields)), **rest)
+        key = {name: data[name] for name in Key._fields}
+        found = typed.record(cls, {"key": key, **{name: value for name, value in data.items() if name not in key}})
+        if (found.decoded is None) == (found.failure is None):
+            raise ValueError("it has both an output and a failure, or neither")
+        return found
 
 
 class Store:
@@ -82,8 +86,11 @@ class Store:
 
     @classmethod
     def create(cls, root: str, label: str, now: datetime) -> Store:
-        """A new folder ``root/<timestamp>-<label>``; a number is added when two runs start in the same second."""
-        stem = f"{now:%Y%m%d-%H%M%S}-{label}"
+        """A new folder ``root/<timestamp>-<label>``; a number is added when two runs start in the same second.
+
+        What could be read as part of a path, or could not be part of a name, is written as ``_``.
+        """
+        stem = f"{now:%Y%m%d-%H%M%S}-{_NO_NAME.sub('_', label)[:_LONGEST_LABEL]}"
         for number in range(1, 100):
             folder = Path(root) / (stem if number == 1 else f"{stem}-{number}")
             try:
@@ -132,7 +139,7 @@ class Store:
         for number, data in enumerate(lines.read(path), 1):
             try:
                 cell = Cell.from_json(data)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+            except (KeyError, ValueError) as error:
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
                 raise UserError(f"{path}, line {number}: is no cell of this version ({reason}); measure again") from error
             if cell.key in seen:
@@ -162,11 +169,11 @@ class Store:
             return None
         way_out = f"resume={self.folder} writes it anew" if name == SUMMARY else "put it back, or run anew"
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            found = data.pop("crc32", None)
-        except (OSError, ValueError, AttributeError) as error:
+            data = lines.parsed(path.read_text(encoding="utf-8"))
+            intact = data.pop("crc32", None) == _checksum(data)
+        except (OSError, ValueError) as error:
             raise UserError(f"{path}: is damaged ({' '.join(str(error).split())}); {way_out}") from error
-        if found != _checksum(data):
+        if not intact:
             raise UserError(f"{path}: was altered after it was written: its checksum differs; {way_out}")
         return data
 

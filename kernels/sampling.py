@@ -12,7 +12,9 @@ def probabilities(logits: Tensor, temperature: float, top_k: int = 0, top_p: flo
     top-k keeps every token that equals the k-th; top-p keeps the fewest likeliest tokens whose sum reaches p, at least
     one (Holtzman et al., arXiv 1904.09751).
     """
-    logits = logits.double() / temperature
+    logits = logits.double()
+    # The best at 0: whatever the temperature, it stays finite, and no infinity is taken from another.
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
     if 0 < top_k < logits.shape[-1]:
         kth = logits.topk(top_k, dim=-1).values[..., -1:]
         logits = logits.masked_fill(logits < kth, -torch.inf)

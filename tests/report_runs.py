@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from hashlib import sha256
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -9,6 +11,7 @@ from omegaconf import OmegaConf
 from harness.losslessness import Setting, losslessness
 from harness.records import Decoded, Round
 from harness.store import CONTROL, Cell, Failure, Key, Store
+from harness.summary import prompts_sha256
 
 KINDS = ("chat", "code", "maths")
 
@@ -58,9 +61,10 @@ def save(
     """A run's folder. ``differs``: ddtree's first answer parts at token 4, where the margin was 0.25."""
     made = config(**settings)
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(made)))
+    text = OmegaConf.to_yaml(OmegaConf.create(made))
+    (folder / "config.yaml").write_text(text)
     store = Store(folder)
-    store.write_json("environment.json", environment(dtype))
+    store.write_json("environment.json", {**environment(dtype), "config_sha256": sha256(text.encode()).hexdigest()})
     for number in range(prompts):
         for strategy, a_round, round_s in (("baseline", 1, 0.02), ("ddtree", 4, 0.03 + 0.001 * number)):
             key = Key(f"q/{number}", 0, strategy, 0)
@@ -78,5 +82,7 @@ def save(
             setting = Setting("baseline", ["baseline", "ddtree"], dtype, made["sampling"]["temperature"] == 0, 1)
             margins = {Key("q/0", 0, "ddtree", 0): 0.25}
             lossless = losslessness(cells, list(store.cells(CONTROL)), setting, margins).to_json()
-        store.write_json("summary.json", {"interrupted": False, "losslessness": lossless, "strategies": {}})
+        counted = {name: {"cells": count} for name, count in Counter(cell.key.strategy for cell in cells).items()}
+        about = {"interrupted": False, "prompts_sha256": prompts_sha256(cells), "losslessness": lossless}
+        store.write_json("summary.json", {**about, "strategies": counted})
     return folder

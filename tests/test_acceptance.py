@@ -109,6 +109,13 @@ def test_probabilities_are_the_naive_ones(logits, temperature, top_k, top_p):
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("top_k", [0, 2])
+@pytest.mark.parametrize("temperature", [1e-9, 1e-300, 5e-324])
+def test_the_smallest_temperatures_take_the_best_token(temperature, top_k):
+    assert probabilities(torch.tensor([1.0, 30.0, -5.0]), temperature, top_k).tolist() == [0, 1, 0]
+    assert probabilities(torch.tensor([-2.0, -3.0, -2.0]), temperature, top_k).tolist() == [0.5, 0, 0.5]
+
+
 def test_ties_at_the_kth_are_all_kept_and_ties_at_the_nucleus_go_to_the_smaller_id():
     assert (probabilities(torch.tensor([1.0, 2.0, 1.0, 0.0]), 1.0, 2) > 0).tolist() == [True, True, True, False]
     assert (probabilities(torch.zeros(4), 1.0, 0, 0.5) > 0).tolist() == [True, True, False, False]

@@ -159,6 +159,7 @@ def test_ctrl_c_keeps_what_is_finished(harness, call, finished):
         (["sampling.top_p=0"], ["top_p=0"]),
         (["sampling.top_k=-1"], ["top_k=-1"]),
         (["sampling.seed=-1"], ["sampling.seed=-1"]),
+        (["sampling.seed=9223372036854775808"], ["sampling.seed=9223372036854775808", "below 2**63"]),
         (["sampling.max_new_tokens=0"], ["max_new_tokens=0"]),
         (["sampling.max_new_tokens=1.5"], ["sampling.max_new_tokens", "1.5"]),
         (["suite.limit=0"], ["suite.limit=0"]),

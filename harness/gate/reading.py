@@ -10,7 +10,9 @@ from omegaconf import OmegaConf
 
 from harness.errors import UserError
 from harness.gate.result import Result, from_run
+from harness.resume import check_config
 from harness.store import CELLS, Store, finite
+from harness.whole import check_whole
 
 BASELINES = Path("results") / "baselines"
 FORMAT = 1
@@ -64,7 +66,11 @@ def _read_run(folder: Path) -> Result:
             raise UserError(f"{folder}: is no run's folder: {name} is missing")
     config: Any = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
     store = Store(folder)
-    return from_run(store.cells(), config, store.read_json("environment.json") or {})
+    environment = store.read_json("environment.json") or {}
+    check_config(folder, environment)
+    cells = list(store.cells())
+    check_whole(store, cells, store.read_json("summary.json"))
+    return from_run(cells, config, environment)
 
 
 def _read_baseline(file: Path) -> Result:

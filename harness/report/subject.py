@@ -11,10 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.errors import UserError
 from harness.losslessness import Setting, losslessness
-from harness.resume import command, read_config
+from harness.resume import check_config, command, read_config
 from harness.store import CONTROL, Cell, Store
 from harness.summary import summarise
 from harness.sweep.store import Sweep, is_sweep
+from harness.whole import check_whole
 
 # Okabe and Ito's colours, told apart by most colour-blind readers; grey is the baseline's.
 GREY = "#5b6470"
@@ -149,6 +150,7 @@ def _read(folder: Path, job: str, letter: str) -> Reported:
     environment = store.read_json("environment.json")
     if environment is None:
         raise UserError(f"{folder}: holds no environment.json, so its run was killed before it measured anything")
+    check_config(folder, environment)
     cells = tuple(store.cells())
     if not any(cell.decoded for cell in cells):
         reasons = {f"{cell.failure.kind}: {cell.failure.message}" for cell in cells if cell.failure}
@@ -178,6 +180,7 @@ def _arms(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def _reported(letter: str, job: str, store: Store, config: dict, environment: dict, cells: tuple[Cell, ...]) -> Reported:
     arms, measure = list(_arms(config)), config["measure"]
     summary = store.read_json("summary.json")
+    check_whole(store, cells, summary)
     return Reported(
         letter=letter,
         job=job,

@@ -16,6 +16,8 @@ from harness.models.weights import load_checkpoint, resolve, sha256
 from harness.records import Decoded, Request
 from strategies.base import Proposer, TargetView
 
+MOST_THREADS = 1024
+
 
 class TorchEngine:
     """See ``harness.engines.base.Engine``. ``threads`` None leaves torch's own choice."""
@@ -24,8 +26,8 @@ class TorchEngine:
         from hydra.utils import instantiate
 
         if threads is not None:
-            if threads < 1:
-                raise UserError(f"engine.threads={threads} is not a number of threads; give 1 or more, or null")
+            if not 1 <= threads <= MOST_THREADS:
+                raise UserError(f"engine.threads={threads} is not a number of threads; give 1 to {MOST_THREADS}, or null")
             torch.set_num_threads(threads)
         self.device = pick_device(device)
         self.dtype = pick_dtype(model["dtype"], self.device)

@@ -1,0 +1,1 @@
+"""Wrong configurations and damaged folders, by the hundred: ``python -m benchmarks.fuzz``."""
