@@ -25,12 +25,9 @@ def finish(
 ) -> int:
     """Write and print what was measured; the exit status is what is returned. ``remarks`` go with the table."""
     cells = list(store.cells())
-    settings = (store.read_json("environment.json") or {}).get("engine", {})
-    load = plan.measure.load
-    blocks = list(store.blocks()) if load else None
-    summary = summarise(cells, list(plan.arms), plan.measure.baseline, plan.measure.seed, settings, blocks)
+    summary = figures_of(store, plan, cells)
     lossless = None
-    if setting := setting_of(plan, settings):
+    if setting := setting_of(plan, _settings(store)):
         lossless = losslessness(cells, list(store.cells(CONTROL)), setting, margins)
     notes = [*_notes(cells, lossless, interrupted, store), *remarks]
     asked = {"history": plan.suite.history, "prompts_sha256": prompts_sha256(cells)}
@@ -38,9 +35,20 @@ def finish(
     about |= {"losslessness": lossless and lossless.to_json(), "notes": notes}
     whole = finite({**about, "strategies": summary})
     store.write_json(SUMMARY, whole)
-    store.write_text(TABLE, markdown(summary, _title(plan), notes, load=plan.measure.order if load else None))
-    draw(summary, {cell.key.prompt: cell.category for cell in cells}, _title(plan), store.folder / PLOT)
+    order = plan.measure.order if plan.measure.load else None
+    store.write_text(TABLE, markdown(summary, _title(plan), notes, load=order))
+    store.write(PLOT, draw(summary, {cell.key.prompt: cell.category for cell in cells}, _title(plan)))
     return show(store, plan, whole)
+
+
+def figures_of(store: Store, plan: Plan, cells: Sequence[Cell]) -> dict[str, Any]:
+    """Every strategy's figures, as ``summary.json`` holds them."""
+    blocks = list(store.blocks()) if plan.measure.load else None
+    return finite(summarise(cells, list(plan.arms), plan.measure.baseline, plan.measure.seed, _settings(store), blocks))
+
+
+def _settings(store: Store) -> Mapping[str, Any]:
+    return (store.read_json("environment.json") or {}).get("engine", {})
 
 
 def show(store: Store, plan: Plan, summary: Mapping[str, Any]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 _COLOURS = ("#5b6470", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 
 
-def draw(summary: Mapping[str, Mapping[str, Any]], categories: Mapping[str, str], title: str, path: Path) -> None:
-    """Write a PNG. ``categories`` maps each prompt to its kind."""
+def draw(summary: Mapping[str, Mapping[str, Any]], categories: Mapping[str, str], title: str) -> bytes:
+    """A PNG. ``categories`` maps each prompt to its kind."""
     colours = _colours(summary)
     figure = Figure(figsize=(13, 4.6), layout="constrained")
     figure.suptitle(title, fontsize=11, x=0.01, ha="left")
@@ -26,7 +26,9 @@ def draw(summary: Mapping[str, Mapping[str, Any]], categories: Mapping[str, str]
     for axes in (speed, accepted, prompts):
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_axisbelow(True)
-    figure.savefig(path, dpi=140)
+    picture = BytesIO()
+    figure.savefig(picture, format="png", dpi=140)
+    return picture.getvalue()
 
 
 def _colours(names: Iterable[str]) -> dict[str, str]:

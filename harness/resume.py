@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,10 @@ def read_config(path: Path) -> DictConfig:
 
 
 def check_config(folder: Path, environment: Mapping[str, Any]) -> None:
-    """Raise ``UserError`` unless config.yaml is the file that ``environment`` was written with."""
+    """Raise ``UserError`` unless ``environment`` is one, and config.yaml the file that it was written with."""
+    for group in ("engine", "suite"):
+        if not isinstance(environment.get(group), Mapping):
+            raise UserError(f"{folder / 'environment.json'}: says nothing of the {group}; put it back, or run anew")
     if environment.get("config_sha256") != _config_sha256(folder):
         raise UserError(f"{folder / 'config.yaml'}: is not the one that the run began with; put it back, or run anew")
 
@@ -96,14 +99,24 @@ def finished_cells(store: Store, schedule: Schedule) -> dict[Key, Cell]:
     return found
 
 
-def nothing_left(store: Store, schedule: Schedule) -> dict[str, Any] | None:
-    """The summary of a run that is finished; ``None`` where something is still to be measured or written."""
+def nothing_left(store: Store, schedule: Schedule, figures: Callable[[list[Cell]], Any]) -> dict[str, Any] | None:
+    """The summary of a run that is finished; ``None`` where something is still to be measured or written.
+
+    ``figures`` works out what stands under ``strategies``: a summary that says something else is written anew.
+    """
     try:
-        summary = store.read_json(SUMMARY)
+        summary = store.read_json(SUMMARY) or {}
     except UserError:  # damaged: it is written anew
         return None
-    written = summary and not summary["interrupted"] and all((store.folder / name).is_file() for name in (TABLE, PLOT))
-    return summary if written and len(finished_cells(store, schedule)) == schedule.cells else None
+    written = all((store.folder / name).is_file() for name in (TABLE, PLOT)) and summary.get("interrupted") is False
+    if not written or len(finished := finished_cells(store, schedule)) != schedule.cells:
+        return None
+    right = summary.get("strategies") == figures(list(finished.values())) and _are_texts(summary.get("notes"))
+    return summary if right else None
+
+
+def _are_texts(notes: Any) -> bool:
+    return isinstance(notes, list) and all(isinstance(note, str) for note in notes)
 
 
 def record(store: Store, environment: dict[str, Any]) -> tuple[int, list[str]]:

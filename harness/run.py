@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
@@ -14,7 +15,7 @@ from harness import busy, environment, interrupt, resume, suites
 from harness.control import examine
 from harness.engines.base import Engine
 from harness.errors import UserError
-from harness.finish import finish, setting_of, show
+from harness.finish import figures_of, finish, setting_of, show
 from harness.measuring import Schedule, measure, warm_up
 from harness.metrics import decode_tokens_per_s
 from harness.progress import progress
@@ -40,7 +41,7 @@ def run(config: DictConfig) -> int:
     interrupt.as_exception()
     suite = suites.load(plan.suite)
     schedule = _schedule(plan, suite.rows)
-    if store is not None and (summary := resume.nothing_left(store, schedule)):
+    if store is not None and (summary := resume.nothing_left(store, schedule, partial(figures_of, store, plan))):
         print(f"nothing is left to do in {store.folder}", file=sys.stderr)
         return show(store, plan, summary)
     engine = _build(plan)

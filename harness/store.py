@@ -109,7 +109,10 @@ class Store:
             import fcntl
         except ImportError:  # not on Windows
             return None
-        self._held = open(self.folder / name)
+        try:
+            self._held = open(self.folder / name)
+        except OSError as error:
+            raise UserError(f"{self.folder / name}: cannot be read: {error.strerror}") from error
         try:
             fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -148,10 +151,13 @@ class Store:
             yield cell
 
     def write_text(self, name: str, text: str) -> None:
+        self.write(name, text.encode("utf-8"))
+
+    def write(self, name: str, data: bytes) -> None:
         """Whole or not at all: what a killed process leaves is the old file or the new one."""
         part = self.folder / f".{name}.part"
         try:
-            part.write_text(text, encoding="utf-8")
+            part.write_bytes(data)
             os.replace(part, self.folder / name)
         except OSError as error:
             raise UserError(f"{self.folder / name}: cannot be written: {error.strerror}; make room or set measure.root") from error

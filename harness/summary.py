@@ -114,7 +114,7 @@ def _peak(peaks: Iterable[int]) -> int | None:
 
 def _bandwidth_use(cells: Sequence[Cell], settings: Mapping[str, Any]) -> float | None:
     known = [settings.get(name) for name in ("weight_bytes", "cache_bytes_per_token", "copy_bytes_per_s")]
-    if None in known:
+    if not all(isinstance(value, (int, float)) and value > 0 for value in known):
         return None
     return metrics.bandwidth_use([(cell.prompt_tokens, cell.decoded) for cell in cells if cell.decoded], *known)
 

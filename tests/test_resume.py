@@ -125,6 +125,48 @@ def test_a_damaged_summary_is_written_anew(cut):
     assert Store(folder).read_json("summary.json")["strategies"]["baseline"]["rounds"] == 12
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda summary: summary["strategies"]["ddtree"].update(rounds=1),
+        lambda summary: summary["strategies"]["ddtree"].pop("tpot_s"),
+        lambda summary: summary.pop("strategies"),
+        lambda summary: summary.update(notes=[7]),
+        lambda summary: summary.pop("interrupted"),
+    ],
+)
+def test_a_summary_that_another_version_wrote_is_written_anew(cut, change):
+    """Its checksum is right, but it is not what the cells say now."""
+    harness, folder = cut
+    harness(f"resume={folder}")
+    store, right = Store(folder), Store(folder).read_json("summary.json")
+    summary = store.read_json("summary.json")
+    change(summary)
+    store.write_json("summary.json", summary)
+    status, out, err = harness(f"resume={folder}")
+    assert status == 0 and "0 cells" in err and last_line(out)["strategies"]["ddtree"]["rounds"] == 6
+    assert store.read_json("summary.json")["strategies"] == right["strategies"]
+
+
+def test_a_config_that_cannot_be_read_is_refused(cut, monkeypatch):
+    _, folder = cut
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(UserError, match="config.yaml: cannot be read: Permission denied"):
+        Store(folder).lock()
+
+
+def rewritten(folder: Path, change) -> None:
+    """environment.json as another version might have written it."""
+    store = Store(folder)
+    environment = store.read_json("environment.json")
+    change(environment)
+    store.write_json("environment.json", environment)
+
+
 def test_nothing_else_may_be_given_with_resume(cut):
     harness, folder = cut
     for other in ("suite.limit=4", "strategy=mtp", "measure.repetitions=2", "+engine.differs=ddtree"):
@@ -163,6 +205,9 @@ def begun_with(folder: Path, config: str) -> None:
         (lambda f: shutil.rmtree(f), "config.yaml"),
         (lambda f: ((f / CELLS).unlink(), (f / CELLS).mkdir()), "cannot be read"),
         (lambda f: ((f / "table.md").unlink(), (f / "table.md").mkdir()), "cannot be written"),
+        (lambda f: ((f / "plot.png").unlink(), (f / "plot.png").mkdir()), "cannot be written"),
+        (lambda f: rewritten(f, lambda e: e.pop("engine")), "says nothing of the engine"),
+        (lambda f: rewritten(f, lambda e: e.update(suite=3)), "says nothing of the suite"),
     ],
 )
 def test_a_damaged_folder_is_refused_in_one_line(cut, harm, word):
