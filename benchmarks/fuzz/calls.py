@@ -11,14 +11,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIMIT_S = 240
+# Says what was read as hashes: one for each cell, one for the summary.
 LOAD = """\
-import sys, harness
+import hashlib, json, sys, harness
 from harness.errors import UserError
 try:
     run = harness.load(sys.argv[1])
 except UserError as error:
     sys.exit(f"harness: {error}")
-print(len(run.cells), len(run.rounds), len(run.control), len(run.samples))
+def digest(data):
+    return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()[:12]
+rows = [digest(row) for row in run.cells.drop(columns=["order"]).to_dict("records")]
+print(json.dumps({"cells": sorted(rows), "rounds": len(run.rounds), "summary": run.summary and digest(run.summary)}))
 """
 COMMANDS = {
     "harness": ("-m", "harness"),
@@ -28,7 +32,7 @@ COMMANDS = {
     "load": ("-c", LOAD),
 }
 # What a run says while it measures.
-_PROGRESS = re.compile(r"\d+ cells into |\d+/\d+ cells|.*\d+ s left")
+_PROGRESS = re.compile(r"\d+ cells into |\d+/\d+ cells|.*\d+ s left|other work keeps |\d+ of \d+ prompts leave ")
 
 
 @dataclass(frozen=True)

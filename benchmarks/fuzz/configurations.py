@@ -33,8 +33,10 @@ SANE = {
     "measure.baseline": ["baseline", "null"],
     "measure.root": ["runs", "a/b/c", "'with space'", "'ünï'"],
     "measure.round_times": ["true", "false"],
-    "experiment": ["compare", "null"],
+    "experiment": ["compare"],
 }
+# Keys of a strategy that is not the default one.
+_NEEDS = {"strategy.k": "strategy=mtp", "strategy.budget": "strategy=ddtree"}
 JUNK = ["null", "''", "abc", "-1", "0", "1.5", "nan", "inf", "-inf", "true", "[]", "[1,2]", "{}", "{a: 1}", "1e400",
         "1000000000000000000000000000000", "18446744073709551616", "'1'", "0x10", "1_000", "???", "${nowhere}", "'${oc.env:HOME}'",
         "'\\u0000'", "none", "1,2", "range(1,3)"]  # fmt: skip
@@ -74,12 +76,12 @@ WILD = {
     "resume": ["nowhere", ".", "''", "/dev/null", "7"],
 }
 FLAGS = ["--help", "--cfg=job", "--info=all", "--hydra-help", "--wat", "-x", "--config-name=nope", "--config-dir=/nowhere", "--package=a",
-         "--experimental-rerun=x", "--cfg=nope", "--resolve", "-c", "--version", "-p=x", "--config-path=/nowhere"]  # fmt: skip
+         "--experimental-rerun=x", "--cfg=nope", "--resolve", "-c", "--version", "-p=x", "--config-path=/nowhere", "--multirun=1", "--run"]  # fmt: skip
 SHAPES = ["strategy", "=", "a=[", "a={b", "strategy.budget=", "=7", "+strategy.budget=7", "++strategy.budget=7", "~strategy.budget", "~arms.baseline",
           "~arms", "~strategy", "~sampling.top_k", "~suite", "~measure", "~model.source", "arms=null", "sampling=null", "model=null", "strategy=null",
           "+arms.x=1", "+arms.x={name: x}", "+strategy@arms.small=ddtree", "+strategy@arms.small=mtp", "arms.baseline.name=other", "arms={}",
           "+foo=1", "+sampling.foo=1", "++measure.foo.bar=1", "sede=3", "hydra.run.dir=elsewhere", "hydra.verbose=true", "hydra/job_logging=nope",
-          "hydra.searchpath=[pkg://nope]", "hydra.searchpath=[file:///nowhere]", "hydra=1", "experiment=nope", "experiment=[]", "strategy=[ddtree]",
+          "hydra.searchpath=[pkg://nope]", "hydra.mode=MULTIRUN", "hydra.sweep.dir=x", "hydra.searchpath=[file:///nowhere]", "hydra=1", "experiment=nope", "experiment=[]", "strategy=[ddtree]",
           "sampling={}", "suite={name: quick}", "model={}", "engine={}", "measure={}", "a.b.c=1", "strategy.budget.x=1", "'quoted'=1", "ü=1", "  ", ""]  # fmt: skip
 
 
@@ -87,16 +89,17 @@ def configurations(seed: int, count: int) -> Iterator[list[str]]:
     """``count`` lists of overrides, a function of ``seed``: a quarter sane throughout, the others with something else in them."""
     generator = random.Random(seed)
     for number in range(count):
-        drawn = [_sane(generator) for _ in range(generator.randint(0, 4))]
+        drawn = [override for _ in range(generator.randint(0, 4)) for override in _sane(generator)]
         if number % 4:
             drawn += [_odd(generator) for _ in range(generator.choice([1, 1, 1, 2]))]
-        generator.shuffle(drawn)
+            generator.shuffle(drawn)
         yield [*TINY, f"sampling.max_new_tokens={generator.randint(1, MOST_TOKENS)}", *drawn]
 
 
-def _sane(generator: random.Random) -> str:
+def _sane(generator: random.Random) -> list[str]:
     key = generator.choice(list(SANE))
-    return f"{key}={generator.choice(SANE[key])}"
+    drawn = f"{key}={generator.choice(SANE[key])}"
+    return [_NEEDS[key], drawn] if key in _NEEDS else [drawn]
 
 
 def _odd(generator: random.Random) -> str:

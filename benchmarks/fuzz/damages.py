@@ -7,12 +7,13 @@ import json
 import os
 import random
 import shutil
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import lines
-from harness.store import CELLS, CONTROL, SAMPLES, Store
+from harness.store import CELLS, CONTROL, SAMPLES
 
 ENVIRONMENT, CONFIG, SUMMARY = "environment.json", "config.yaml", "summary.json"
 FILES = (CELLS, CONFIG, ENVIRONMENT, SUMMARY, SAMPLES)
@@ -20,11 +21,14 @@ JUNK = (None, "junk", "", -1, 0, 1.5, 10**30, True, [], {}, [None], {"a": 1}, fl
 
 
 class Damage(NamedTuple):
-    """``done`` changes a folder, given another run's folder and a source of chance. ``harmless``: nothing is lost by it."""
+    """``done`` changes a folder, given another run's folder and a source of chance.
+
+    ``foreign``: with a right checksum, as another version might have written it. Then numbers of the right kind may differ.
+    """
 
     name: str
     done: Callable[[Path, Path, random.Random], None]
-    harmless: bool = False
+    foreign: bool = False
 
 
 def damages(seed: int, junk: int = 40) -> Iterator[Damage]:
@@ -45,7 +49,7 @@ def damages(seed: int, junk: int = 40) -> Iterator[Damage]:
     generator = random.Random(seed)
     for number in range(junk):
         file, value = generator.choice((CELLS, CELLS, CELLS, ENVIRONMENT, SUMMARY)), generator.choice(JUNK)
-        yield Damage(f"{file} with junk, {number}", lambda f, o, r, n=file, v=value: _junk(f, n, v, r))
+        yield Damage(f"{file} with junk, {number}", lambda f, o, r, n=file, v=value: _junk(f, n, v, r), foreign=True)
 
 
 def _cut(path: Path, generator: random.Random) -> None:
@@ -80,16 +84,12 @@ def _rewrite(folder: Path, change: Callable[[dict[str, Any]], None], name: str =
 
 
 def _append(path: Path, data: dict[str, Any]) -> None:
-    import zlib
-
     text = json.dumps(data).encode()
     with open(path, "ab") as file:
         file.write(text[:-1] + b', "crc32": "%08x"}\n' % zlib.crc32(text))
 
 
 def _write_json(folder: Path, name: str, data: dict[str, Any]) -> None:
-    import zlib
-
     checksum = f"{zlib.crc32(json.dumps(data, sort_keys=True).encode()):08x}"
     (folder / name).write_text(json.dumps({**data, "crc32": checksum}, indent=2) + "\n")
 
@@ -120,9 +120,9 @@ def _decoded(change: Callable[[dict[str, Any]], None]) -> Callable[[Path, Path, 
 
 
 NAMED = (
-    Damage("nothing", lambda f, o, r: None, harmless=True),
+    Damage("nothing", lambda f, o, r: None),
     Damage("last line half written", lambda f, o, r: (f / CELLS).write_bytes((f / CELLS).read_bytes()[:-9])),
-    Damage("cells in another order", lambda f, o, r: _edit(f, lambda found: r.sample(found, len(found))), harmless=True),
+    Damage("cells in another order", lambda f, o, r: _edit(f, lambda found: r.sample(found, len(found)))),
     Damage("a cell twice", lambda f, o, r: _edit(f, lambda found: [*found, found[2]])),
     Damage("all cells twice", lambda f, o, r: _edit(f, lambda found: found * 2)),
     Damage("a cell taken away", lambda f, o, r: _edit(f, lambda found: found[:1] + found[2:])),
@@ -132,31 +132,35 @@ NAMED = (
     Damage("lines that end as on Windows", lambda f, o, r: _edit(f, lambda found: [line.replace(b"\n", b"\r\n") for line in found])),
     Damage("a mark in front", lambda f, o, r: (f / CELLS).write_bytes(b"\xef\xbb\xbf" + (f / CELLS).read_bytes())),
     Damage("the files of two runs", lambda f, o, r: [shutil.copy(o / n, f / n) for n in (CONFIG, ENVIRONMENT)]),
-    Damage("summary without strategies", lambda f, o, r: _rewrite(f, lambda d: d.pop("strategies"), SUMMARY)),
-    Damage("environment without engine", lambda f, o, r: _rewrite(f, lambda d: d.pop("engine"), ENVIRONMENT)),
-    Damage("environment without suite", lambda f, o, r: _rewrite(f, lambda d: d.pop("suite"), ENVIRONMENT)),
-    Damage("environment without cpu", lambda f, o, r: _rewrite(f, lambda d: d.pop("cpu"), ENVIRONMENT)),
-    Damage("environment without git", lambda f, o, r: _rewrite(f, lambda d: d.update(git=None), ENVIRONMENT), harmless=True),
+    Damage("summary without strategies", lambda f, o, r: _rewrite(f, lambda d: d.pop("strategies"), SUMMARY), foreign=True),
+    Damage("environment without engine", lambda f, o, r: _rewrite(f, lambda d: d.pop("engine"), ENVIRONMENT), foreign=True),
+    Damage("environment without suite", lambda f, o, r: _rewrite(f, lambda d: d.pop("suite"), ENVIRONMENT), foreign=True),
+    Damage("environment without cpu", lambda f, o, r: _rewrite(f, lambda d: d.pop("cpu"), ENVIRONMENT), foreign=True),
+    Damage("environment without git", lambda f, o, r: _rewrite(f, lambda d: d.update(git=None), ENVIRONMENT), foreign=True),
     Damage("environment a list", lambda f, o, r: (f / ENVIRONMENT).write_text("[1, 2]\n")),
-    Damage("a cell with one field more", lambda f, o, r: _rewrite(f, lambda d: d.update(colour="red"))),
-    Damage("a cell with one field less", lambda f, o, r: _rewrite(f, lambda d: d.pop("prompt_tokens"))),
-    Damage("a round with one field more", _decoded(lambda d: d["rounds"][0].update(colour="red"))),
-    Damage("a cell neither decoded nor failed", lambda f, o, r: _rewrite(f, lambda d: d.update(decoded=None))),
-    Damage("a cell both decoded and failed", lambda f, o, r: _rewrite(f, lambda d: d.update(failure={"kind": "E", "message": "m"}))),
-    Damage("a time that is no number", _decoded(lambda d: d.update(ttft_s=float("nan")))),
-    Damage("a time without end", _decoded(lambda d: d.update(end_s=float("inf")))),
-    Damage("a time before the start", _decoded(lambda d: d.update(ttft_s=-1.0))),
-    Damage("an end before the first token", _decoded(lambda d: d.update(end_s=d["ttft_s"] / 2))),
-    Damage("a round that accepts less than nothing", _decoded(lambda d: d["rounds"][0].update(accepted=-3))),
-    Damage("a round that emits what it has not", _decoded(lambda d: d["rounds"][0].update(emitted=50))),
-    Damage("a round too few", _decoded(lambda d: d["rounds"].pop())),
-    Damage("a token too many", _decoded(lambda d: d["tokens"].append(7))),
-    Damage("no token at all", _decoded(lambda d: d.update(tokens=[]))),
-    Damage("tokens that are words", _decoded(lambda d: d.update(tokens=["a"] * len(d["tokens"])))),
+    Damage("a cell with one field more", lambda f, o, r: _rewrite(f, lambda d: d.update(colour="red")), foreign=True),
+    Damage("a cell with one field less", lambda f, o, r: _rewrite(f, lambda d: d.pop("prompt_tokens")), foreign=True),
+    Damage("a round with one field more", _decoded(lambda d: d["rounds"][0].update(colour="red")), foreign=True),
+    Damage("a cell neither decoded nor failed", lambda f, o, r: _rewrite(f, lambda d: d.update(decoded=None)), foreign=True),
+    Damage("a cell both decoded and failed", lambda f, o, r: _rewrite(f, lambda d: d.update(failure={"kind": "E", "message": "m"})), foreign=True),
+    Damage("a time that is no number", _decoded(lambda d: d.update(ttft_s=float("nan"))), foreign=True),
+    Damage("a time without end", _decoded(lambda d: d.update(end_s=float("inf"))), foreign=True),
+    Damage("a time before the start", _decoded(lambda d: d.update(ttft_s=-1.0)), foreign=True),
+    Damage("an end before the first token", _decoded(lambda d: d.update(end_s=d["ttft_s"] / 2)), foreign=True),
+    Damage("a round that accepts less than nothing", _decoded(lambda d: d["rounds"][0].update(accepted=-3)), foreign=True),
+    Damage("a round that emits what it has not", _decoded(lambda d: d["rounds"][0].update(emitted=50)), foreign=True),
+    Damage("a round too few", _decoded(lambda d: d["rounds"].pop()), foreign=True),
+    Damage("a token too many", _decoded(lambda d: d["tokens"].append(7)), foreign=True),
+    Damage("no token at all", _decoded(lambda d: d.update(tokens=[])), foreign=True),
+    Damage("tokens that are words", _decoded(lambda d: d.update(tokens=["a"] * len(d["tokens"]))), foreign=True),
     Damage("a control cell of the wrong kind", lambda f, o, r: (f / CONTROL).write_text("rubbish\n")),
     Damage("samples that are none", lambda f, o, r: (f / SAMPLES).write_text("rubbish\n")),
     Damage("config of other groups", lambda f, o, r: (f / CONFIG).write_text("a: 1\n")),
     Damage("config that says something else", lambda f, o, r: _config(f, "temperature: 0.0", "temperature: 0.5")),
+    Damage("table.md is a folder", lambda f, o, r: ((f / "table.md").unlink(), (f / "table.md").mkdir())),
+    Damage("plot.png is a folder", lambda f, o, r: ((f / "plot.png").unlink(), (f / "plot.png").mkdir())),
+    Damage("the folder is unreadable", lambda f, o, r: os.chmod(f, 0)),
+    Damage("the folder cannot be written", lambda f, o, r: ((f / "table.md").unlink(), os.chmod(f, 0o555))),
     Damage("the folder itself is a file", lambda f, o, r: (shutil.rmtree(f), f.write_text("x"))),
     Damage("the folder is gone", lambda f, o, r: shutil.rmtree(f)),
     Damage("the folder is empty", lambda f, o, r: (shutil.rmtree(f), f.mkdir())),
@@ -168,7 +172,3 @@ def _config(folder: Path, old: str, new: str) -> None:
     assert old in text
     (folder / CONFIG).write_text(text.replace(old, new, 1))
 
-
-def cells_of(folder: Path) -> list[dict[str, Any]]:
-    """What a sound store holds, as plain data."""
-    return [cell.to_json() for cell in Store(folder).cells()]
