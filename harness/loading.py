@@ -14,7 +14,7 @@ from harness import lines, metrics
 from harness.errors import UserError
 from harness.records import Round
 from harness.resume import check_config, read_config
-from harness.store import CONTROL, SAMPLES, Cell, Key, Store
+from harness.store import CONTROL, SAMPLES, Cell, Key, Store, holds
 from harness.sweep.store import is_sweep
 from harness.whole import check_whole
 
@@ -55,7 +55,7 @@ def load(folder: str | Path) -> Run:
     folder = Path(folder)
     if is_sweep(folder):
         raise UserError(f"{folder}: is a sweep's folder; load its runs one by one, {folder}/jobs/*/*")
-    if not (folder / "config.yaml").is_file():
+    if not holds(folder, "config.yaml"):
         raise UserError(f"{folder}: is no run's folder: it holds no config.yaml")
     store = Store(folder)
     environment = store.read_json("environment.json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from harness import lines
 from harness.errors import UserError
 from harness.measuring import Schedule
 from harness.schemas import GROUPS
-from harness.store import BLOCKS, CELLS, CONTROL, PLOT, SAMPLES, SUMMARY, TABLE, Cell, Key, Store
+from harness.store import BLOCKS, CELLS, CONTROL, PLOT, SAMPLES, SUMMARY, TABLE, Cell, Key, Store, holds
 
 # What must be as it was, or the new cells are of another measurement. Other differences are told and do not stop it.
 _SAME_ENGINE = ("model_sha256", "drafters", "dtype", "device")
@@ -31,7 +32,7 @@ def reopen(folder: str, overrides: Sequence[str]) -> tuple[Store, DictConfig]:
     """
     refuse_others(folder, overrides)
     path = Path(folder) / "config.yaml"
-    if not path.is_file():
+    if not holds(path.parent, path.name):
         raise UserError(f"resume={folder}: holds no config.yaml, so it is no run's folder or was killed before it began; run anew")
     store = Store(Path(folder))
     store.lock()
@@ -91,7 +92,9 @@ def _config_sha256(folder: Path) -> str:
 
 
 def finished_cells(store: Store, schedule: Schedule) -> dict[Key, Cell]:
-    """What need not be measured again. Raises ``UserError`` for cells that the schedule does not have."""
+    """What need not be measured again. Raises ``UserError`` for cells that the schedule does not have, and for damage."""
+    deque(store.cells(CONTROL), maxlen=0)  # read after the last cell; what is wrong there is said before the first
+    deque(lines.read(store.folder / SAMPLES), maxlen=0)
     found = {cell.key: cell for cell in store.cells()}
     strangers = found.keys() - set(schedule.keys())
     if strangers:

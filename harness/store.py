@@ -184,6 +184,14 @@ class Store:
         return data
 
 
+def holds(folder: Path, name: str) -> bool:
+    """Whether there is a file of that name. Raises ``UserError`` for a folder that may not be looked into."""
+    try:
+        return (folder / name).is_file()
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read: {error.strerror}") from error
+
+
 def _checksum(data: Mapping[str, Any]) -> str:
     return f"{zlib.crc32(json.dumps(data, sort_keys=True, allow_nan=False).encode()):08x}"
 

@@ -108,6 +108,15 @@ def test_a_config_that_cannot_be_read_is_refused(folder, monkeypatch):
         package.load(folder)
 
 
+def test_a_folder_that_may_not_be_looked_into_is_refused(folder, monkeypatch):
+    def stat(path, **_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", stat)
+    with pytest.raises(UserError, match="cannot be read: Permission denied"):
+        package.load(folder)
+
+
 def test_folders_that_are_none(tmp_path):
     for folder in (tmp_path, tmp_path / "absent"):
         with pytest.raises(UserError, match="no run's folder"):

@@ -17,7 +17,7 @@ from harness.measuring import Schedule, measure
 from harness.records import Sampling
 from harness.resume import command
 from harness.schemas import GROUPS
-from harness.store import CELLS, Store
+from harness.store import CELLS, CONTROL, SAMPLES, Store
 from harness.suites import Row
 
 ROWS = [Row(id=f"t/{i}", category="chat", turns=("hello", "and then?", "and?")[: 1 + i % 3]) for i in range(5)]
@@ -204,6 +204,8 @@ def begun_with(folder: Path, config: str) -> None:
         (lambda f: lines.append(f / CELLS, {"prompt": "x/1"}), "no cell of this version"),
         (lambda f: shutil.rmtree(f), "config.yaml"),
         (lambda f: ((f / CELLS).unlink(), (f / CELLS).mkdir()), "cannot be read"),
+        (lambda f: (f / CONTROL).write_text("rubbish\n"), "control.jsonl, line 1: has no checksum"),
+        (lambda f: damage(f / SAMPLES, b'"at": ', b'"at": 1'), "checksum differs"),
         (lambda f: ((f / "table.md").unlink(), (f / "table.md").mkdir()), "cannot be written"),
         (lambda f: ((f / "plot.png").unlink(), (f / "plot.png").mkdir()), "cannot be written"),
         (lambda f: rewritten(f, lambda e: e.pop("engine")), "says nothing of the engine"),
@@ -216,6 +218,7 @@ def test_a_damaged_folder_is_refused_in_one_line(cut, harm, word):
     status, out, err = harness(f"resume={folder}")
     told = [line for line in err.splitlines() if line.startswith("harness: ")]
     assert status == 2 and out == "" and len(told) == 1 and word in told[0] and "Traceback" not in err, err
+    assert " s left" not in err or word == "cannot be written", "damage is said before anything is measured"
 
 
 def test_another_model_under_the_same_name_is_refused(cut):

@@ -31,8 +31,9 @@ COMMANDS = {
     "report": ("-m", "harness.report"),
     "load": ("-c", LOAD),
 }
-# What a run says while it measures.
-_PROGRESS = re.compile(r"\d+ cells into |\d+/\d+ cells|.*\d+ s left|other work keeps |\d+ of \d+ prompts leave ")
+# With this a run begins to measure; before it, an error is all that there is.
+_BEGUN = re.compile(r"^\d+ cells into ", re.MULTILINE)
+_SPOKEN = re.compile(r"(harness|gate|report): ")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Answer:
     @property
     def line(self) -> str:
         """The line that says why."""
-        return next((line for line in self.err.splitlines() if re.match(r"(harness|gate|report): ", line)), "")
+        return next((line for line in self.err.splitlines() if _SPOKEN.match(line)), "")
 
 
 def call(kind: str, arguments: list[str], folder: Path, by_the_rules: bool = False) -> Answer:
@@ -87,7 +88,9 @@ def wrong_form(answer: Answer) -> str | None:
         return "traceback"
     if not answer.refused:
         return None
-    lines = [line for line in answer.err.splitlines() if not _PROGRESS.match(line)]
+    lines = answer.err.splitlines()
+    if _BEGUN.search(answer.err):
+        lines = [line for line in lines if _SPOKEN.match(line)]
     if len(lines) != 1:
         return f"refused in {len(lines)} lines"
     return None if answer.line else "refused without saying who speaks"

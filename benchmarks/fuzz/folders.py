@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.fuzz.calls import Answer, call, wrong_form
 from benchmarks.fuzz.damages import Damage
 from benchmarks.kill_resume import outputs, without_times
-from harness.store import Store
+from harness.store import CELLS, Store
 
 FAKE = ("engine._target_=fake_engine.FakeEngine", "model=local", "model.path=x", "measure.warmup=0")
 SOUND = ("suite.limit=2", "sampling.max_new_tokens=6", "measure.repetitions=2")
@@ -23,7 +23,7 @@ BY_THE_RULES = ("unreadable", "cannot be written")
 
 
 class Folders:
-    """A sound run, one that was interrupted, and another run's, made once; copies of the first two are damaged.
+    """A sound run, the same one killed after five of its eight cells, and another run's; copies of the first two are damaged.
 
     The engine behind them is made up (``tests/fake_engine.py``), its times too, so that every figure is known.
     """
@@ -31,9 +31,11 @@ class Folders:
     def __init__(self, work: Path) -> None:
         self.work = work
         self.sound, self.other = self._made("sound", *SOUND), self._made("other", *OTHER)
-        self.interrupted = self._made("interrupted", *SOUND, "+engine.interrupt_at=6")
+        self.killed = shutil.copytree(self.sound, work / "killed")
+        for name in ("summary.json", "table.md", "plot.png"):
+            (self.killed / name).unlink()
+        (self.killed / CELLS).write_bytes(b"".join((self.sound / CELLS).read_bytes().splitlines(keepends=True)[:5]))
         self._loaded = json.loads(call("load", [str(self.sound)], work).out)
-        self._reread = json.loads(call("load", [str(self.interrupted)], work).out)
 
     def _made(self, name: str, *options: str) -> Path:
         call("harness", [*FAKE, *options, f"measure.root={self.work / name}"], self.work)
@@ -54,8 +56,11 @@ class Folders:
     def tried(self, damage: Damage, kinds: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         """One record for each kind of call: ``load``, ``gate`` (as candidate), ``gated`` (as baseline), ``resume``, ``report``."""
         for kind in kinds:
-            base = self.interrupted if kind == "resume" else self.sound
-            folder = self.damaged(damage, base)
+            base = self.killed if kind == "resume" else self.sound
+            try:
+                folder = self.damaged(damage, base)
+            except FileNotFoundError:  # a killed run has no summary to damage
+                folder = self.damaged(damage, self.sound)
             arguments = {
                 "load": [str(folder)],
                 "gate": [str(folder), "--against", str(self.sound)],

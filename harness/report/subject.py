@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from harness.errors import UserError
 from harness.losslessness import Setting, losslessness
 from harness.resume import check_config, command, read_config
-from harness.store import CONTROL, Cell, Store
+from harness.store import CONTROL, Cell, Store, holds
 from harness.summary import summarise
 from harness.sweep.store import Sweep, is_sweep
 from harness.whole import check_whole
@@ -143,7 +143,7 @@ def _letter(number: int) -> str:
 def _read(folder: Path, job: str, letter: str) -> Reported:
     if not folder.is_dir():
         raise UserError(f"{folder}: is no folder; give a run's folder, such as results/runs/20260131-120000-...")
-    if not (folder / "config.yaml").is_file():
+    if not holds(folder, "config.yaml"):
         raise UserError(f"{folder}: is no run's folder: it holds no config.yaml")
     store = Store(folder)
     config = read_config(folder / "config.yaml")

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness import lines
 from harness.errors import UserError
-from harness.store import Store
+from harness.store import Store, holds
 from harness.sweep.jobs import Job
 
 SWEEP, ENDED = "sweep.json", "jobs.jsonl"
@@ -90,4 +90,4 @@ class Sweep:
 
 
 def is_sweep(folder: str | Path) -> bool:
-    return (Path(folder) / SWEEP).is_file()
+    return holds(Path(folder), SWEEP)
