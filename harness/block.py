@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from harness import typed
 from harness.records import Decoded, Drafting
 
 
@@ -25,10 +26,7 @@ class Block:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Block:
-        drafting = data["drafting"]
-        if drafting:
-            drafting = Drafting(**{**drafting, "accepted_to_depth": tuple(drafting["accepted_to_depth"])})
-        return cls(**{**data, "drafting": drafting})
+        return typed.record(cls, data)
 
     def as_one_answer(self) -> Decoded:
         """All its rounds as if one answer had them, with as many tokens behind its first as all answers behind theirs."""

@@ -132,8 +132,8 @@ class Store:
         for number, data in enumerate(lines.read(self.folder / BLOCKS), 1):
             try:
                 yield Block.from_json(data)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                reason = " ".join(f"{type(error).__name__}: {error}".split())
+            except ValueError as error:
+                reason = " ".join(str(error).split())
                 raise UserError(f"{self.folder / BLOCKS}, line {number}: is no block of this version ({reason}); measure again") from error
 
     def cells(self, name: str = CELLS) -> Iterator[Cell]:

@@ -1,23 +1,44 @@
 """What an engine or a file may say of an answer: numbers that fit together, every field there and of its own kind."""
 
+import copy
+import json
 import math
+from dataclasses import replace
 
 import pytest
 from fake_engine import fake_decoded
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.records import Decoded, Round
+from harness.records import Chunk, Decoded, Drafting, Round
 from harness.store import Cell, Failure, Key
 
 CELL = Cell(Key("q/1", 0, "ddtree", 0), "chat", 3, 5, "sha", fake_decoded([4, 5, 6, 7, 8], a_round=2), "text", started_at=7.5)
 FAILED = Cell(Key("q/1", 1, "ddtree", 0), "chat", 4, failure=Failure("E", "why"), throttled=True)
+SERVED = replace(
+    CELL, decoded=Decoded((), "stop", 0.1, 0.9, (), (Chunk(2, 0.1), Chunk(None, 0.9)), Drafting(3, 9, 4, (3, 1)), 6, "an answer")
+)
 WRONG = st.sampled_from([None, "junk", "", -1.5, True, [], {}, [None], {"a": 1}, math.nan, math.inf, 10**30, [["x"]]])
 
 
-@pytest.mark.parametrize("cell", [CELL, FAILED])
+@pytest.mark.parametrize("cell", [CELL, FAILED, SERVED])
 def test_a_cell_comes_back_from_its_json(cell):
     assert Cell.from_json(cell.to_json()) == cell
+    assert Cell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
+
+
+def test_what_a_server_said_is_read_as_strictly():
+    whole = json.loads(json.dumps(SERVED.to_json()))
+    for place, wrong in ((("chunks", 0, "at_s"), "soon"), (("drafting", "accepted_to_depth", 1), 0.5), (("output_tokens",), "six"), (("text",), 7)):
+        changed = copy.deepcopy(whole)
+        holder = changed["decoded"]
+        for key in place[:-1]:
+            holder = holder[key]
+        holder[place[-1]] = wrong
+        with pytest.raises(ValueError, match=str(place[-1] if isinstance(place[-1], str) else place[-2])):
+            Cell.from_json(changed)
+    for name in ("chunks", "drafting", "output_tokens", "text"):  # a version that knew no servers wrote none
+        Cell.from_json({**whole, "decoded": {k: v for k, v in whole["decoded"].items() if k != name}})
 
 
 @pytest.mark.parametrize("counts", [(3, 3, 1, 4, 1), (3, 3, 1, -1, 0), (3, 3, 1, 1, 3), (3, 3, 1, 1, -1)])
