@@ -34,7 +34,9 @@ def test_a_server_that_does_everything_right_passes(load):
     assert status == 0 and all(report["holds"].values()), report["holds"]
     assert report["answers"]["requests"] == 24 and report["answers"]["identical"] == report["answers"]["compared"] == 19
     assert report["served_as"] == "a tree"
-    assert report["counted_by_the_server"]["accepted"] > 0 and report["most_during_the_load"]["num_requests_running"] <= 6
+    assert report["counted_by_the_server"]["accepted"] > 0
+    # A place is taken again at once, and of the 5 that left the server may not have heard yet.
+    assert report["most_during_the_load"]["num_requests_running"] <= 6 + 5
 
 
 def wrong_now_and_then(server) -> None:
