@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.mutants import MUTANTS
 from benchmarks.mutants.mutant import Stale
+from benchmarks.mutants.table import page
 from benchmarks.mutants.trial import ROOT, copy_tree, run_tests
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
@@ -44,6 +45,23 @@ def test_a_planted_bug_is_caught_and_the_working_tree_stays_as_it_is(tmp_path):
     assert caught.test == ITS_TEST and caught.assertion.startswith("assert metrics.identical_share(")
     assert Path(ROOT / "tests/test_metrics.py").read_text().splitlines()[caught.line - 1].strip() == caught.assertion
     assert (ROOT / SHORTENED.file).read_bytes() == before
+
+
+def test_the_page_says_what_caught_what_and_what_the_gate_saw():
+    figures = {"acceptance_length": 2.5, "identical": 1.0, "failed": 0}
+    gate = {
+        "exit_status": 1, "verdict": "regressed", "strategies": {"mtp": {**figures, "acceptance_length": 2.0}},
+        "regressed": [{"strategy": "mtp", "name": "rounds"}],
+    }  # fmt: skip
+    caught = {"test": "tests/test_x.py::test_y[a|b]", "line": 7, "assertion": "assert a | b", "said": "no"}
+    mutants = [
+        {"name": "bad", "what": "a bug", "file": "f.py", "caught": caught, "gate": gate},
+        {"name": "worse", "what": "another", "file": "f.py", "caught": None, "gate": None},
+    ]
+    text = page({"mutants": mutants, "gate": {"options": ["suite.limit=4"], "sound": {"mtp": figures}}})
+    assert "2 mutants, 1 caught by a test" in text and r"`tests/test_x.py::test_y[a\|b]` | 7: `assert a \| b` |" in text
+    assert "| worse | another | `f.py` | **nothing** |" in text and "python -m harness suite.limit=4" in text
+    assert "| bad | mtp 2.50 → 2.00 | all | regressed, exit 1 | mtp rounds |" in text
 
 
 def test_a_tree_that_cannot_be_imported_is_no_bug_that_a_test_caught(tmp_path):

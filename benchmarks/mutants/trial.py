@@ -69,4 +69,5 @@ def _caught(root: Path, case: ElementTree.Element, failure: ElementTree.Element)
     test = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
     file, line = _PLACE.findall((failure.text or "").split(_SECOND_OF_A_GROUP)[0])[-1]
     assertion = (root / file).read_text(encoding="utf-8").splitlines()[int(line) - 1].strip()
-    return Caught(test, int(line), assertion, " ".join((failure.get("message") or "").split())[:300])
+    said = " ".join((failure.get("message") or "").replace(f"{root}{os.sep}", "").split())
+    return Caught(test, int(line), assertion, re.sub(r"0x[0-9a-f]{6,}", "0x...", said)[:300])
