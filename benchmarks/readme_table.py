@@ -6,7 +6,6 @@ The figures in the README are copied by this script from a stored run, never typ
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
@@ -15,13 +14,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from harness.report.environment import no_folder  # noqa: E402
 from harness.store import Store  # noqa: E402
 
 
 def main(run: Path) -> None:
     kept = ROOT / "docs" / "runs" / "quick"
-    shutil.rmtree(kept, ignore_errors=True)
-    shutil.copytree(run, kept)
+    if run.resolve() != kept:
+        shutil.rmtree(kept, ignore_errors=True)
+        shutil.copytree(run, kept)
     _without_folders(Store(kept))
     lines = (run / "table.md").read_text().strip().splitlines()
     # The README has a heading of its own, and says at more length what a column means.
@@ -38,7 +39,7 @@ def main(run: Path) -> None:
 def _without_folders(store: Store) -> None:
     environment = store.read_json("environment.json")
     variables = environment["variables"]
-    environment["variables"] = {name: "(a folder)" if os.path.isabs(value) else value for name, value in variables.items()}
+    environment["variables"] = {name: no_folder(value) for name, value in variables.items()}
     store.write_json("environment.json", environment)
 
 

@@ -31,7 +31,7 @@ from harness.engines.openai import OpenAIEngine  # noqa: E402
 from harness.engines.openai.client import Client  # noqa: E402
 from harness.engines.openai.prometheus import Counters, gauge  # noqa: E402
 from harness.engines.openai.stream import Answer, Events, ServerFailed, StreamCut  # noqa: E402
-from harness.errors import UserError  # noqa: E402
+from harness.errors import UserError, kind_and_line  # noqa: E402
 from harness.measuring import request_of  # noqa: E402
 from harness.records import Request, Sampling  # noqa: E402
 from harness.suites import SuiteConfig, load  # noqa: E402
@@ -149,7 +149,7 @@ async def ask(session, server, question: Asked) -> Answer | str:
         answer.check()
         return answer
     except (aiohttp.ClientError, ServerFailed, StreamCut, TimeoutError) as error:
-        return " ".join(f"{type(error).__name__}: {error}".split())
+        return kind_and_line(error)
 
 
 async def watch(session, base_url: str, most: dict[str, float]) -> None:

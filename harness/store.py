@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from harness import lines, typed
 from harness.block import Block
-from harness.errors import UserError
+from harness.errors import UserError, kind_and_line
 from harness.records import Decoded
 
 CELLS, CONTROL, SAMPLES, BLOCKS = "cells.jsonl", "control.jsonl", "samples.jsonl", "blocks.jsonl"
@@ -143,8 +143,7 @@ class Store:
             try:
                 cell = Cell.from_json(data)
             except (KeyError, ValueError) as error:
-                reason = " ".join(f"{type(error).__name__}: {error}".split())
-                raise UserError(f"{path}, line {number}: is no cell of this version ({reason}); measure again") from error
+                raise UserError(f"{path}, line {number}: is no cell of this version ({kind_and_line(error)}); measure again") from error
             if cell.key in seen:
                 raise UserError(f"{path}, line {number}: {cell.key} stands there a second time; remove one of the lines")
             seen.add(cell.key)

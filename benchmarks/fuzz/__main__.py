@@ -13,21 +13,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 import tempfile
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fuzz.calls import ROOT, Answer, call, wrong_form
+from benchmarks.fuzz.calls import Answer, call, wrong_form
 from benchmarks.fuzz.configurations import configurations
 from benchmarks.fuzz.damages import damages
 from benchmarks.fuzz.folders import Folders
 from benchmarks.fuzz.runs import wrong_numbers
-from harness import environment
+from benchmarks.stored import ROOT, nowhere, where
 
 REPORTED = ("nothing", "last line half written", "a cell taken away", "environment without cpu", "summary without strategies",
             "config.yaml of another run", "cells.jsonl binary")  # fmt: skip
@@ -95,30 +92,12 @@ def told(record: dict[str, Any], folder: Path) -> dict[str, Any]:
     return record
 
 
-def nowhere(text: str, folder: Path) -> str:
-    places = {str(folder): "FOLDER", str(ROOT): "REPOSITORY", os.environ.get("HARNESS_CACHE", ""): "CACHE", str(Path.home()): "HOME"}
-    for place, name in places.items():
-        text = text.replace(place, name) if len(place) > 1 else text
-    return text
-
-
 def counts(cases: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
     """How each kind of call ended."""
     found: dict[str, Counter] = {}
     for case in cases:
         found.setdefault(case["kind"], Counter())[case["ended"] if not case["problems"] else "wrong"] += 1
     return {kind: dict(sorted(ended.items())) for kind, ended in found.items()}
-
-
-def where() -> dict[str, Any]:
-    """The machine and the software."""
-    return {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "git": environment.git_state(ROOT),
-        "python": platform.python_version(),
-        "cpu": environment.cpu()["model"],
-        "packages": environment.packages(),
-    }
 
 
 if __name__ == "__main__":

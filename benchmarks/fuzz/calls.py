@@ -9,7 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from benchmarks.stored import ROOT
+
 LIMIT_S = 240
 # Says what was read as hashes: one for each cell, one for the summary.
 LOAD = """\

@@ -13,19 +13,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 import tempfile
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks.mutants import MUTANTS, gated
 from benchmarks.mutants.mutant import Mutant, Stale
 from benchmarks.mutants.table import page
-from benchmarks.mutants.trial import ROOT, copy_tree, run_tests
-from harness import environment
+from benchmarks.mutants.trial import copy_tree, run_tests
+from benchmarks.stored import ROOT, where
 
 
 def main() -> int:
@@ -92,18 +90,6 @@ def tried(mutant: Mutant, folder: Path, sound: Path, reference: Path | None) -> 
         run = gated.measure(root, folder / f"{mutant.name}-runs")
         found["gate"] = {**gated.judge(sound, run, reference), "strategies": gated.acceptance(run)}
     return found
-
-
-def where() -> dict[str, Any]:
-    """The machine and the software."""
-    return {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "git": environment.git_state(ROOT),
-        "python": platform.python_version(),
-        "cpu": environment.cpu()["model"],
-        "torch": environment.torch_build(),
-        "packages": environment.packages(),
-    }
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from benchmarks.stored import ROOT, nowhere
+
 COPIED = ("harness", "strategies", "kernels", "conf", "notebooks", "tests", "benchmarks", "docs", "results/published", ".github")
 FILES = ("pyproject.toml", "README.md")
 LIMIT_S = 600
@@ -69,5 +70,5 @@ def _caught(root: Path, case: ElementTree.Element, failure: ElementTree.Element)
     test = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
     file, line = _PLACE.findall((failure.text or "").split(_SECOND_OF_A_GROUP)[0])[-1]
     assertion = (root / file).read_text(encoding="utf-8").splitlines()[int(line) - 1].strip()
-    said = " ".join((failure.get("message") or "").replace(f"{root}{os.sep}", "").split())
+    said = " ".join(nowhere((failure.get("message") or "").replace(f"{root}{os.sep}", ""), root).split())
     return Caught(test, int(line), assertion, re.sub(r"0x[0-9a-f]{6,}", "0x...", said)[:300])

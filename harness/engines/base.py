@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from harness.errors import UserError
 from harness.records import Decoded, Request
 
 
@@ -44,3 +45,11 @@ class Engine(Protocol):
 
         With ``weight_bytes``, ``cache_bytes_per_token`` and ``copy_bytes_per_s`` the summary gives the bandwidth use.
         """
+
+
+def room_behind(request: Request, context_length: int) -> int:
+    """Tokens that an answer may have behind the request's prompt. Raises ``UserError`` when that is none."""
+    length = len(request.prompt_ids)
+    if length >= context_length:
+        raise UserError(f"prompt of {length} tokens leaves no room in a context of {context_length}; shorten the prompt")
+    return context_length - length

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from harness.errors import UserError
+from harness.errors import UserError, kind_and_line
 from harness.gate.result import Result, from_run
 from harness.resume import check_config
 from harness.store import CELLS, Store, finite
@@ -34,8 +34,7 @@ def read(source: str) -> Result:
     except OSError as error:
         raise UserError(f"{source}: cannot be read: {error.strerror}") from error
     except Exception as error:  # damaged in one of very many ways; which one is all that can be said
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{source}: is damaged or not what the harness writes ({reason})") from error
+        raise UserError(f"{source}: is damaged or not what the harness writes ({kind_and_line(error)})") from error
     if not any(answer.measured for answer in found.answers):
         raise UserError(f"{source}: holds no answer that was measured; nothing can be compared")
     return found

@@ -5,7 +5,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from harness.errors import UserError
+from harness.errors import UserError, kind_and_line
 from harness.models.tokenizer import ChatTokenizer
 
 CONTROL, USER_DEFINED = 3, 4  # token types of the GGUF format
@@ -56,8 +56,7 @@ def build_tokenizer(fields: Mapping[str, Any], end_tokens: tuple[int, ...], file
         ))
         special = {f"{name}_token": tokens[fields[key]] for name, key in _special_keys(fields)}
     except Exception as error:  # `tokenizers` raises plain Exception for a merge that is not in the vocabulary
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{file}: its tokenizer cannot be read ({reason}); fetch the file again") from error
+        raise UserError(f"{file}: its tokenizer cannot be read ({kind_and_line(error)}); fetch the file again") from error
     if pre == "qwen2":
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = _PRE_TOKENIZERS[pre]()

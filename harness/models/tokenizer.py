@@ -9,7 +9,7 @@ from typing import Any
 
 import tokenizers
 
-from harness.errors import UserError
+from harness.errors import UserError, one_line
 
 # Some templates (Llama 3.2) write today's date into the prompt. A run that is to be repeated must not depend on the day
 # it ran on, so templates see the date that Llama's own fall back to.
@@ -56,7 +56,7 @@ class ChatTokenizer:
                 add_generation_prompt=True, enable_thinking=False, **self.special,
             )
         except (jinja2.TemplateError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"the chat template of {self.file} refuses this conversation: {_line(error)}") from error
+            raise UserError(f"the chat template of {self.file} refuses this conversation: {one_line(error)}") from error
 
     @cached_property
     def _compiled(self):
@@ -81,8 +81,4 @@ class ChatTokenizer:
         try:
             return environment.from_string(self.template)
         except jinja2.TemplateError as error:
-            raise UserError(f"the chat template of {self.file} cannot be read: {_line(error)}") from error
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+            raise UserError(f"the chat template of {self.file} cannot be read: {one_line(error)}") from error

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+from harness.errors import one_line
+
 FOUND, MISSING, BROKEN = "found", "missing", "broken"
 
 
@@ -31,11 +33,7 @@ def look(what: str, find: Callable[[], str | None], follows: str, needed: bool =
     try:
         detail = find()
     except ModuleNotFoundError as error:
-        return Row(what, MISSING, _line(error), follows, needed)
+        return Row(what, MISSING, one_line(error), follows, needed)
     except Exception as error:  # files can exist and fail to import in any way
-        return Row(what, BROKEN, f"{type(error).__name__}: {_line(error)}", follows, needed)
+        return Row(what, BROKEN, f"{type(error).__name__}: {one_line(error)}", follows, needed)
     return Row(what, MISSING, "not there", follows, needed) if detail is None else Row(what, FOUND, detail, follows, needed)
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -59,7 +59,7 @@ def _facts(run: Reported) -> dict[str, str]:
         **{f"suite: {_words(name)}": text(value) for name, value in suite.items()},
         "seeds": text(found.get("seeds") or {}),
         "packages": ", ".join(f"{n} {found['packages'][n]}" for n in PACKAGES if n in found.get("packages") or {}),
-        "environment variables": ", ".join(f"{n}={_no_folder(v)}" for n, v in (found.get("variables") or {}).items()),
+        "environment variables": ", ".join(f"{n}={no_folder(v)}" for n, v in (found.get("variables") or {}).items()),
     }
     return {name: str(value) for name, value in facts.items() if value not in (None, "")}
 
@@ -79,7 +79,8 @@ def _gpu(gpu: dict[str, Any]) -> str:
     return f"{gpu.get('name', 'GPU')} ({text(rest)})" if rest else str(gpu.get("name", "GPU"))
 
 
-def _no_folder(value: str) -> str:
+def no_folder(value: str) -> str:
+    """A variable's value, without the folder of this machine that it may name."""
     return "(a folder)" if os.path.isabs(value) else value
 
 

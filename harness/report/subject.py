@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from harness.errors import UserError
+from harness.errors import UserError, kind_and_line
 from harness.losslessness import Setting, losslessness
 from harness.resume import check_config, command, read_config
 from harness.store import CONTROL, Cell, Store, holds
@@ -160,8 +160,7 @@ def _read(folder: Path, job: str, letter: str) -> Reported:
     try:
         return _reported(letter, job, store, plain, environment, cells)
     except (KeyError, TypeError, AttributeError, ValueError) as error:  # an older version's folder, or an edited one
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{folder}: is not what this version writes ({reason}); measure again") from error
+        raise UserError(f"{folder}: is not what this version writes ({kind_and_line(error)}); measure again") from error
 
 
 def _plain(config: DictConfig, folder: Path) -> dict[str, Any]:

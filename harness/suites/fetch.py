@@ -12,7 +12,7 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from harness.errors import UserError
+from harness.errors import UserError, one_line
 from harness.suites.catalogue import FETCHABLE, HUB_SUITES
 from harness.suites.download_progress import Advance, download_progress
 from harness.suites.files import pinned, read_pinned
@@ -126,7 +126,7 @@ def _download(url: str, part: Path, limit: int | None = None) -> None:
     except TimeoutError as error:
         raise UserError(f"{url}: nothing came for {TIMEOUT_S} s; try again, or see --mirror") from error
     except (OSError, HTTPException, ValueError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+        reason = getattr(error, "strerror", None) or one_line(error)
         raise UserError(f"{url}: download failed ({reason}); nothing was stored") from error
 
 

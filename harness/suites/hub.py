@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UserError
+from harness.errors import UserError, one_line
 from harness.suites.catalogue import HubSet
 from harness.suites.seen import Seen, agree, recall
 
@@ -52,7 +52,7 @@ def read_files(entry: HubSet, files: list[Path]) -> tuple[list[dict], str]:
             for number, record in enumerate(_records(file, digest), start=1):
                 records.append(_fields(entry, file, number, record))
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+            reason = getattr(error, "strerror", None) or one_line(error)
             raise UserError(f"{file}: cannot be read ({reason}); get it again from {entry.source}") from error
     if not records:
         raise UserError(f"{', '.join(map(str, files))}: no rows; get it again from {entry.source}")

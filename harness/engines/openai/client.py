@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from harness.engines.openai.stream import Answer, Events
-from harness.errors import UserError
+from harness.errors import UserError, one_line
 
 Result = TypeVar("Result")
 PATIENCE_S = 30  # for what a server answers at once: its models, its metrics
@@ -90,7 +90,7 @@ class Client:
         except TimeoutError:
             raise NoConnection(f"no answer within {PATIENCE_S} s") from None
         except (self._aiohttp.ClientError, OSError) as error:
-            raise NoConnection(_line(error)) from error
+            raise NoConnection(one_line(error)) from error
 
     async def _stream(self, url: str, body: Mapping[str, Any]) -> Answer:
         answer, events, began = Answer(), Events(), False
@@ -108,10 +108,6 @@ class Client:
             raise NoAnswerInTime(f"no whole answer within {self._timeout_s:g} s; {len(answer.chunks)} chunks had come") from None
         except (self._aiohttp.ClientError, OSError) as error:
             if not began:
-                raise NoConnection(_line(error)) from error
+                raise NoConnection(one_line(error)) from error
         answer.check()  # a connection that broke inside the stream is found here, with what had come
         return answer
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from harness.engines.base import room_behind
 from harness.engines.openai.client import Client
 from harness.engines.openai.prometheus import Counters
 from harness.engines.openai.server import Server, normal
@@ -76,11 +77,7 @@ class OpenAIEngine:
         return self._vocabulary.tokenizer.decode(list(tokens))
 
     def decode(self, strategy: str, request: Request) -> Decoded:
-        server, room = self._servers[strategy], self.context_length - len(request.prompt_ids)
-        if room < 1:
-            raise UserError(
-                f"prompt of {len(request.prompt_ids)} tokens leaves no room in a context of {self.context_length}; shorten the prompt"
-            )
+        server, room = self._servers[strategy], room_behind(request, self.context_length)
         if request.sampling.top_k and not server.dialect.ids:
             raise UserError(f"sampling.top_k={request.sampling.top_k}: the API of {server.base_url} has none; give 0")
         wanted = request.sampling.max_new_tokens

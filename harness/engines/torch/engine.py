@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from harness.engines.base import room_behind
 from harness.engines.torch.bytes_moved import cache_bytes_per_token, copy_bytes_per_s, weight_bytes
 from harness.engines.torch.decode import decode
 from harness.engines.torch.device import pick_device, pick_dtype
@@ -46,10 +47,7 @@ class TorchEngine:
         return self._tokenizer.decode(list(tokens))
 
     def decode(self, strategy: str, request: Request) -> Decoded:
-        if len(request.prompt_ids) >= self.context_length:
-            raise UserError(
-                f"prompt of {len(request.prompt_ids)} tokens leaves no room in a context of {self.context_length}; shorten the prompt"
-            )
+        room_behind(request, self.context_length)
         return decode(self.model, self._proposers[strategy], request)
 
     @torch.inference_mode()

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.engines.base import room_behind
 from harness.engines.vllm.arguments import engine_arguments, environment
 from harness.engines.vllm.client import EngineCrash, EngineProcess
 from harness.engines.vllm.process import write_request
@@ -90,10 +91,7 @@ class VLLMEngine:
         return self._tokenizer.decode(list(tokens))
 
     def decode(self, strategy: str, request: Request) -> Decoded:
-        if len(request.prompt_ids) >= self.context_length:
-            raise UserError(
-                f"prompt of {len(request.prompt_ids)} tokens leaves no room in a context of {self.context_length}; shorten the prompt"
-            )
+        room_behind(request, self.context_length)
         answer = self._processes[strategy].ask({"decode": write_request(request)})
         self._peaks = tuple(answer["peaks"])
         return Decoded.from_json(answer["decoded"])
