@@ -3,11 +3,17 @@
 import signal
 
 import pytest
+from hypothesis import settings
 
 import harness  # noqa: F401  before torch, so that its threads wait as the command's do
 
 # A shell that starts the tests in the background lets them, and all that they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples every time, so that a red run is about the change. New ones: pytest --hypothesis-profile=explore
+settings.register_profile("explore", max_examples=1000, deadline=None)
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

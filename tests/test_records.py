@@ -80,7 +80,7 @@ def plain(cell: Cell) -> dict:
 def test_no_field_of_another_kind_passes(data, wrong):
     """What is read back is a cell that says something else of the right kind, or nothing is."""
     changed = plain(CELL)
-    holder, key = data.draw(st.sampled_from(list(places(changed))))
+    holder, key = data.draw(st.sampled_from([(h, k) for h, k in places(changed) if not (wrong == [] and isinstance(h[k], list))]))
     holder[key] = wrong
     try:
         cell = Cell.from_json(changed)
