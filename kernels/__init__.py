@@ -1,29 +1,38 @@
-"""Draft-tree kernels: plain-torch references that a reader can check against the papers."""
+"""Draft-tree kernels: plain-torch references that a reader can check against the papers, and Triton kernels for a GPU."""
 
-from kernels.acceptance import accept, greedy_choice, sampled_choice
+from kernels.acceptance import GreedyChoices, SampledChoices, accept, accepted_path
 from kernels.attention import attention, attention_with_lse, merge_attention, visible_rows
-from kernels.cache import keep_rows
-from kernels.layers import apply_rope, rope_tables, swiglu
+from kernels.cache import keep_rows, write_rows
+from kernels.layers import apply_rope, linear_add, norm_linear, norm_swiglu, rope_tables, rotate, rotate_into, swiglu
 from kernels.masks import ancestor_mask
+from kernels.rows import Rows, causal_mask, row_mask
 from kernels.sampling import draw, probabilities
-from kernels.span_attention import Span
 from kernels.tree import best_first_tree
 
 __all__ = [
-    "Span",
+    "GreedyChoices",
+    "Rows",
+    "SampledChoices",
     "accept",
+    "accepted_path",
     "ancestor_mask",
     "apply_rope",
     "attention",
     "attention_with_lse",
     "best_first_tree",
+    "causal_mask",
     "draw",
-    "greedy_choice",
     "keep_rows",
+    "linear_add",
     "merge_attention",
+    "norm_linear",
+    "norm_swiglu",
     "probabilities",
     "rope_tables",
-    "sampled_choice",
+    "rotate",
+    "rotate_into",
+    "row_mask",
     "swiglu",
     "visible_rows",
+    "write_rows",
 ]

@@ -7,7 +7,9 @@ goes on there; the first that is not is the next bonus token. Whatever was draft
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from kernels.sampling import draw, probabilities
@@ -37,21 +39,64 @@ def accept(tokens: Tensor, parents: Tensor, choose: Choice) -> tuple[list[list[i
     return paths, bonuses
 
 
-def greedy_choice(logits: Tensor) -> Choice:
-    """The arg-max of ``logits`` ``[batch, rows, vocab]``."""
-    best = logits.argmax(dim=-1).tolist()
-    return lambda request, row, depth: best[request][row]
+def accepted_path(tokens: Tensor, parents: Tensor, depths: Tensor, choice: Choices, longest: int) -> tuple[Tensor, Tensor, Tensor]:
+    """``accept`` in tensors of fixed shape, on the device: path ``[batch, longest]``, rows kept and bonus token ``[batch]``.
+
+    ``kept`` counts accepted rows with the root; ``path[b, i] = i`` behind them. ``longest``: rows on the longest path of any
+    tree, its root included. On a GPU nothing is read back.
+    """
+    if tokens.is_cuda:
+        from kernels.triton_kernels.walk import walk
+
+        return walk(tokens, parents, choice.at_all(depths), longest)
+    paths, bonuses = accept(tokens, parents, choice)
+    path = torch.tensor([[*rows, *range(len(rows), longest)] for rows in paths])
+    return path, torch.tensor([len(rows) for rows in paths]), torch.tensor(bonuses)
 
 
-def sampled_choice(logits: Tensor, uniforms: Tensor, temperature: float, top_k: int, top_p: float) -> Choice:
+class Choices:
+    """What the target chooses behind each row of ``[batch, rows]``: called for one row, or asked for all at once."""
+
+    def __call__(self, request: int, row: int, depth: int) -> int:
+        raise NotImplementedError
+
+    def at_all(self, depths: Tensor) -> Tensor:
+        """Int64 ``[batch, rows]``, for rows at these ``depths`` ``[batch, rows]``."""
+        raise NotImplementedError
+
+
+class GreedyChoices(Choices):
+    """The arg-max of ``logits`` ``[batch, rows, vocab]``, of equal logits the smaller id's."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self._logits = logits
+
+    @cached_property
+    def _best(self) -> list[list[int]]:
+        return self._logits.argmax(dim=-1).tolist()
+
+    def __call__(self, request: int, row: int, depth: int) -> int:
+        return self._best[request][row]
+
+    def at_all(self, depths: Tensor) -> Tensor:
+        from kernels.triton_kernels.greedy import greedy_rows
+
+        return greedy_rows(self._logits)
+
+
+class SampledChoices(Choices):
     """A sample of the target at the row, drawn with the uniform number that belongs to the token's position.
 
-    ``logits`` ``[batch, rows, vocab]``; ``uniforms`` ``[batch, depth]`` fp64 in [0, 1), one for each position after the
+    ``logits`` ``[batch, rows, vocab]``; ``uniforms`` ``[batch, depths]`` fp64 in [0, 1), one for each position after the
     root. Numbers tied to positions make the output a function of seed and target alone, the same for every strategy.
     """
 
-    def choose(request: int, row: int, depth: int) -> int:
-        chances = probabilities(logits[request, row], temperature, top_k, top_p)
-        return int(draw(chances, uniforms[request, depth]))
+    def __init__(self, logits: Tensor, uniforms: Tensor, temperature: float, top_k: int, top_p: float) -> None:
+        self._logits, self._uniforms, self._warp = logits, uniforms, (temperature, top_k, top_p)
 
-    return choose
+    def __call__(self, request: int, row: int, depth: int) -> int:
+        chances = probabilities(self._logits[request, row], *self._warp)
+        return int(draw(chances, self._uniforms[request, depth]))
+
+    def at_all(self, depths: Tensor) -> Tensor:
+        return draw(probabilities(self._logits, *self._warp), self._uniforms.gather(1, depths))

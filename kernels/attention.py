@@ -6,21 +6,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.span_attention import Span, span_attention
+from kernels.rows import Rows, visible_columns
 
 
-def attention(
-    queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | Span | None, causal: bool = False
-) -> Tensor:
+def attention(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | Rows | None, causal: bool = False) -> Tensor:
     """Grouped-query attention.
 
     ``queries`` ``[batch, heads, rows, head_dim]``; ``keys`` and ``values`` ``[batch, kv_heads, length, head_dim]``;
     ``visible`` bool ``[batch, rows, length]``, or None: every row sees all, or, with ``causal``, row i the first i + 1.
-    A ``Span`` says the same for single rows with numbers that stay on the device.
+    With ``Rows`` keys and values are whole caches ``[batch, kv_heads, capacity, head_dim]`` that hold the new rows already.
     Returns ``[batch, rows, heads * head_dim]``.
     """
-    if isinstance(visible, Span):
-        return span_attention(queries, keys, values, visible)
+    if isinstance(visible, Rows):
+        return _over_cache(queries, keys, values, visible)
     batch, heads, rows, head_dim = queries.shape
     kv_heads = keys.shape[1]
     group = heads // kv_heads
@@ -33,6 +31,16 @@ def attention(
         visible = visible[:, None].expand(batch, group, rows, -1).reshape(batch, 1, group * rows, -1)
     out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=visible)
     return out.reshape(batch, heads, rows, head_dim).transpose(1, 2).reshape(batch, rows, heads * head_dim)
+
+
+def _over_cache(queries: Tensor, keys: Tensor, values: Tensor, rows: Rows) -> Tensor:
+    if queries.is_cuda:
+        from kernels.triton_kernels.tree_attention import tree_attention
+
+        return tree_attention(queries, keys, values, rows.lengths, rows.mask, rows.window)
+    new = queries.shape[2]
+    longest = int(rows.lengths.max()) + new
+    return attention(queries, keys[:, :, :longest], values[:, :, :longest], visible_columns(rows, new, longest))
 
 
 def attention_with_lse(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scale: float) -> tuple[Tensor, Tensor]:

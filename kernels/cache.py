@@ -1,16 +1,37 @@
-"""After acceptance: bring the rows of the accepted path to the contiguous positions behind the context."""
+"""Caches of keys and values: where new rows go, and how an accepted path becomes context."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
-def keep_rows(cache: Tensor, start: int, path: Tensor) -> None:
-    """Move rows ``start + path`` of ``cache`` to ``start, start + 1, …`` in place; what lies behind is free again.
+def write_rows(cache: Tensor, lengths: Tensor, new: Tensor) -> None:
+    """Write ``new`` ``[batch, kv_heads, rows, head_dim]`` into ``cache`` ``[batch, kv_heads, capacity, head_dim]``, row i of
+    request b at ``lengths[b] + i`` (int64 ``[batch]``)."""
+    rows = new.shape[2]
+    if cache.is_cuda:
+        positions = lengths[:, None] + torch.arange(rows, device=cache.device)
+        cache[torch.arange(len(cache), device=cache.device)[:, None], :, positions] = new.transpose(1, 2)
+        return
+    for request, start in enumerate(lengths.tolist()):
+        cache[request, :, start : start + rows] = new[request]
 
-    ``cache`` ``[batch, kv_heads, capacity, head_dim]``; ``path`` ``[batch, kept]``, ascending rows of the round.
+
+def keep_rows(caches: Tensor, lengths: Tensor, path: Tensor) -> None:
+    """After acceptance: move rows ``lengths + path`` to ``lengths, lengths + 1, …`` in place; what lies behind is free again.
+
+    ``caches`` ``[..., batch, kv_heads, capacity, head_dim]``, of all layers at once; ``lengths`` int64 ``[batch]``; ``path``
+    ``[batch, longest]``, ascending rows of the round, ``path[b, i] >= i``.
     """
-    batch, kv_heads, _, head_dim = cache.shape
-    kept = path.shape[1]
-    index = (start + path)[:, None, :, None].expand(batch, kv_heads, kept, head_dim)
-    cache[:, :, start : start + kept] = cache.gather(2, index)
+    if caches.is_cuda:
+        from kernels.triton_kernels.commit import keep_rows as move
+
+        move(caches.flatten(0, -5), lengths, path)
+        return
+    for request, (start, rows) in enumerate(zip(lengths.tolist(), path.tolist(), strict=True)):
+        stays = next((place for place, row in enumerate(rows) if place != row), len(rows))
+        if stays < len(rows):
+            own = caches[..., request, :, :, :]
+            moved = own.index_select(-2, start + path[request, stays:])
+            own[..., start + stays : start + len(rows), :] = moved

@@ -1,10 +1,12 @@
-"""The parts that targets and drafters share: rotary position embedding and the gated MLP's activation."""
+"""The parts that targets and drafters share: rotary position embedding, and products with what stands around them."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from kernels.cache import write_rows
 
 
 def rope_tables(positions: Tensor, inverse_frequencies: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -24,3 +26,42 @@ def swiglu(gate_and_up: Tensor) -> Tensor:
     """silu(gate) * up for ``[..., 2 * intermediate]``, gate first."""
     gate, up = gate_and_up.chunk(2, dim=-1)
     return F.silu(gate) * up
+
+
+def norm_linear(x: Tensor, norm: nn.RMSNorm, linear: nn.Linear) -> Tensor:
+    """``linear(norm(x))``."""
+    return linear(norm(x))
+
+
+def linear_add(x: Tensor, linear: nn.Linear, residual: Tensor) -> Tensor:
+    """``residual + linear(x)``."""
+    return residual + linear(x)
+
+
+def norm_swiglu(x: Tensor, norm: nn.RMSNorm, gate_up: nn.Linear) -> Tensor:
+    """silu(gate) * up, both products of ``norm(x)`` with one matrix, gate first."""
+    return swiglu(gate_up(norm(x)))
+
+
+def rotate(
+    qkv: Tensor, rope: tuple[Tensor, Tensor], heads: int, kv_heads: int, q_norm: nn.RMSNorm | None, k_norm: nn.RMSNorm | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``qkv`` ``[batch, rows, (heads + 2 * kv_heads) * head_dim]`` -> queries, keys, values ``[batch, heads, rows, head_dim]``,
+    the first two normed per head where a norm is given, then rotated."""
+    batch, rows, _ = qkv.shape
+    split = qkv.view(batch, rows, heads + 2 * kv_heads, -1).transpose(1, 2)
+    turned = split[:, : heads + kv_heads]
+    if q_norm is not None:
+        turned = torch.cat([q_norm(turned[:, :heads]), k_norm(turned[:, heads:])], dim=1)
+    queries, keys = apply_rope(turned, *rope).split([heads, kv_heads], dim=1)
+    return queries, keys, split[:, heads + kv_heads :]
+
+
+def rotate_into(
+    qkv: Tensor, rope: tuple[Tensor, Tensor], heads: int, q_norm, k_norm, keys: Tensor, values: Tensor, lengths: Tensor
+) -> Tensor:
+    """``rotate``; keys and values go into caches ``[batch, kv_heads, capacity, head_dim]`` behind ``lengths``; returns queries."""
+    queries, new_keys, new_values = rotate(qkv, rope, heads, keys.shape[1], q_norm, k_norm)
+    write_rows(keys, lengths, new_keys)
+    write_rows(values, lengths, new_values)
+    return queries

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,10 +13,10 @@ def ancestor_mask(parents: Tensor) -> Tensor:
     Entry (i, j) is true when row j lies on the path from the root to row i, ends included.
     """
     batch, rows = parents.shape
-    mask = torch.eye(rows, dtype=torch.bool, device=parents.device).repeat(batch, 1, 1)
-    ancestor = parents
-    while bool((ancestor >= 0).any()):
-        inside = ancestor >= 0
-        mask |= torch.nn.functional.one_hot(ancestor.clamp(min=0), rows).bool() & inside[..., None]
-        ancestor = torch.where(inside, parents.gather(1, ancestor.clamp(min=0)), ancestor)
-    return mask
+    above = parents.cpu().numpy()
+    mask = np.zeros((batch, rows, rows), dtype=bool)
+    mask[:, range(rows), range(rows)] = True
+    requests = np.arange(batch)
+    for row in range(1, rows):
+        mask[:, row] |= mask[requests, above[:, row]]
+    return torch.from_numpy(mask).to(parents.device)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from naive_sampling import naive_probabilities
 from tiny_decoding import Oracle, greedy, run, tiny_target
 
-from kernels import accept, draw, greedy_choice, probabilities, sampled_choice
+from kernels import accept, draw, GreedyChoices, probabilities, SampledChoices
 from strategies.base import DraftTree
 
 
@@ -51,7 +51,7 @@ def judged(draw, rows: int):
 def test_accept_is_the_naive_walk(batch):
     tokens, parents, choices = (torch.tensor(column) for column in zip(*batch, strict=True))
     logits = torch.nn.functional.one_hot(choices, 4).float()
-    paths, bonuses = accept(tokens, parents, greedy_choice(logits))
+    paths, bonuses = accept(tokens, parents, GreedyChoices(logits))
     assert list(zip(paths, bonuses, strict=True)) == [walk(*one) for one in batch]
 
 
@@ -81,7 +81,7 @@ def test_a_spine_only_tree_is_the_chain(drafted, bonus, data):
     choices = [token if place < confirmed else (token + 1) % 4 for place, token in enumerate([*drafted, 0])]
     chain = DraftTree.chain(torch.tensor([bonus]), torch.tensor([drafted]), torch.zeros(1, len(drafted)))
     logits = torch.nn.functional.one_hot(torch.tensor([choices]), 4).float()
-    assert accept(chain.tokens, chain.parents, greedy_choice(logits)) == ([list(range(confirmed + 1))], [choices[confirmed]])
+    assert accept(chain.tokens, chain.parents, GreedyChoices(logits)) == ([list(range(confirmed + 1))], [choices[confirmed]])
     assert chain.depths.tolist() == [list(range(len(drafted) + 1))]
 
 
@@ -143,7 +143,7 @@ def test_draw_inverts_the_cumulative_distribution():
 def test_a_sample_uses_the_number_of_its_own_position():
     logits = torch.zeros(2, 3, 4)
     uniforms = torch.tensor([[0.1, 0.3, 0.6], [0.9, 0.6, 0.3]], dtype=torch.float64)
-    choose = sampled_choice(logits, uniforms, 1.0, 0, 1.0)
+    choose = SampledChoices(logits, uniforms, 1.0, 0, 1.0)
     assert [choose(request, 0, depth) for request in range(2) for depth in range(3)] == [0, 1, 2, 3, 2, 1]
 
 
@@ -151,5 +151,5 @@ def test_a_sample_uses_the_number_of_its_own_position():
 def test_sampled_rows_are_read_at_their_own_row(temperature):
     logits = torch.full((1, 3, 4), -1000.0)
     logits[0, [0, 1, 2], [3, 1, 2]] = 1000.0
-    choose = sampled_choice(logits, torch.full((1, 3), 0.5, dtype=torch.float64), temperature, 0, 1.0)
+    choose = SampledChoices(logits, torch.full((1, 3), 0.5, dtype=torch.float64), temperature, 0, 1.0)
     assert [choose(0, row, 0) for row in range(3)] == [3, 1, 2]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from harness.models.config import ModelConfig
 from harness.models.layer_cache import AttentionCache, ModelCache
-from kernels import apply_rope, attention, rope_tables, swiglu
+from kernels import Rows, attention, linear_add, norm_linear, norm_swiglu, rope_tables, rotate, rotate_into, write_rows
 
 
 def inverse_frequencies(config: ModelConfig) -> Tensor:
@@ -43,20 +43,20 @@ class Layer(nn.Module):
         self.gate_up = nn.Linear(hidden, 2 * config.intermediate_size, bias=False)
         self.down = nn.Linear(config.intermediate_size, hidden, bias=False)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: AttentionCache | None, start: int, visible) -> Tensor:
-        batch, rows, _ = x.shape
-        heads = self.qkv(self.attention_norm(x)).view(batch, rows, -1, self.head_dim).transpose(1, 2)
-        queries, keys, values = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
-        if self.q_norm is not None:
-            rotated = torch.cat([self.q_norm(queries), self.k_norm(keys)], dim=1)
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: AttentionCache | None, start: Tensor | None, visible) -> Tensor:
+        norms = self.heads, self.q_norm, self.k_norm
+        qkv = norm_linear(x, self.attention_norm, self.qkv)
+        if isinstance(visible, Rows):
+            queries = rotate_into(qkv, rope, *norms, cache.keys, cache.values, start)
+            keys, values = cache.keys, cache.values
         else:
-            rotated = heads[:, : self.heads + self.kv_heads]
-        queries, keys = apply_rope(rotated, *rope).split([self.heads, self.kv_heads], dim=1)
-        if cache is not None:
-            keys, values = cache.append(start, keys, values)
-        causal = visible is None and rows > 1
-        x = x + self.out(attention(queries, keys, values, visible, causal))
-        return x + self.down(swiglu(self.gate_up(self.mlp_norm(x))))
+            queries, keys, values = rotate(qkv, rope, self.heads, self.kv_heads, *norms[1:])
+            if cache is not None:
+                write_rows(cache.keys, start, keys)
+                write_rows(cache.values, start, values)
+        causal = visible is None and x.shape[1] > 1
+        x = linear_add(attention(queries, keys, values, visible, causal), self.out, x)
+        return linear_add(norm_swiglu(x, self.mlp_norm, self.gate_up), self.down, x)
 
 
 class DenseModel(nn.Module):
@@ -74,30 +74,29 @@ class DenseModel(nn.Module):
         self.register_buffer("frequencies", inverse_frequencies(config), persistent=False)
 
     def new_cache(self, batch: int, capacity: int) -> ModelCache:
-        """An empty cache of ``capacity`` positions, a round's losing rows included."""
+        """An empty cache of ``capacity`` positions a request, a round's losing rows included."""
         c, weight = self.config, self.embed.weight
-        return ModelCache(
-            [AttentionCache(batch, c.num_kv_heads, capacity, c.head_dim, weight.dtype, weight.device) for _ in self.layers]
-        )
+        shape = (c.num_layers, 2, batch, c.num_kv_heads, capacity, c.head_dim)
+        return ModelCache(torch.zeros(shape, dtype=weight.dtype, device=weight.device))
 
     def forward(
         self,
         tokens: Tensor,
         positions: Tensor,
         cache: ModelCache | None = None,
-        visible: Tensor | None = None,
+        visible: Rows | None = None,
         taps: tuple[int, ...] = (),
     ) -> tuple[Tensor, Tensor]:
         """One pass over ``tokens`` ``[batch, rows]`` at ``positions`` ``[batch, rows]``.
 
-        ``visible`` bool ``[batch, rows, committed + rows]``; None means causal over an empty cache, or, for a single
-        row, everything. Rows are written behind the committed positions; only ``cache.keep`` commits them.
+        ``visible`` None: causal over these rows alone, as in a prefill. ``Rows``: over the cache. Either way rows are
+        written behind the committed positions; only ``cache.keep`` commits them.
         Returns hidden states before the final norm ``[batch, rows, hidden]`` and the outputs of the layers ``taps``
         side by side ``[batch, rows, len(taps) * hidden]``. ``logits`` turns the former into logits.
         """
         x = self.embed(tokens)
         rope = rope_tables(positions, self.frequencies, x.dtype)
-        start = 0 if cache is None else cache.length
+        start = None if cache is None else cache.lengths
         tapped = {}
         for i, layer in enumerate(self.layers):
             x = layer(x, rope, None if cache is None else cache.layers[i], start, visible)

@@ -1,11 +1,11 @@
-"""Per-layer state of a target between rounds: one interface, two kinds.
+"""State of a target between rounds: one interface, two kinds of layer.
 
-A round calls every layer once with the rows of its draft tree, then ``keep`` once with the accepted path.
+A round calls every layer once with the rows of its draft trees, then ``keep`` once with the accepted paths.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,34 +13,17 @@ from torch import Tensor
 from kernels import keep_rows
 
 
-class LayerCache(ABC):
-    """What one layer remembers of the committed context."""
+class AttentionCache:
+    """Keys and values ``[batch, kv_heads, capacity, head_dim]`` of one layer. Rows of a round lie behind the committed ones.
 
-    @abstractmethod
-    def keep(self, start: int, path: Tensor) -> None:
-        """Commit the rows ``path`` ``[batch, kept]`` of the round that began behind ``start`` positions; drop the rest."""
+    Both begin as zeros: a request's places behind its own rows are masked, and what is masked must be finite.
+    """
 
-
-class AttentionCache(LayerCache):
-    """Keys and values ``[batch, kv_heads, capacity, head_dim]``. Rows of a round are appended; losers are overwritten."""
-
-    def __init__(self, batch: int, kv_heads: int, capacity: int, head_dim: int, dtype: torch.dtype, device) -> None:
-        self.keys = torch.empty(batch, kv_heads, capacity, head_dim, dtype=dtype, device=device)
-        self.values = torch.empty_like(self.keys)
-
-    def append(self, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write rows ``[batch, kv_heads, rows, head_dim]`` behind ``start`` positions; returns all up to there."""
-        end = start + keys.shape[2]
-        self.keys[:, :, start:end] = keys
-        self.values[:, :, start:end] = values
-        return self.keys[:, :, :end], self.values[:, :, :end]
-
-    def keep(self, start: int, path: Tensor) -> None:
-        keep_rows(self.keys, start, path)
-        keep_rows(self.values, start, path)
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        self.keys, self.values = keys, values
 
 
-class RecurrentCache(LayerCache):
+class RecurrentCache:
     """A state that cannot be cropped, ``[batch, ...]``. The layer leaves one state a row; the last accepted row's stays.
 
     ``row_states`` ``[batch, rows, ...]``: row i's state was computed from its parent's, the root's from ``state``.
@@ -50,24 +33,33 @@ class RecurrentCache(LayerCache):
         self.state = state
         self.row_states: Tensor | None = None
 
-    def keep(self, start: int, path: Tensor) -> None:
+    def keep(self, path: Tensor, kept: Tensor) -> None:
         requests = torch.arange(len(path), device=path.device)
-        self.state = self.row_states[requests, path[:, -1]]
+        last = path[requests, (kept - 1).clamp(min=0)]
+        chosen = self.row_states[requests, last]
+        goes_on = (kept > 0).view(-1, *[1] * (chosen.dim() - 1))
+        self.state = torch.where(goes_on, chosen, self.state)
         self.row_states = None
 
 
 class ModelCache:
-    """All layers' caches and how many positions are committed (the same for every request of the batch)."""
+    """All layers' caches, and how many positions of each request are committed: ``lengths`` int64 ``[batch]``, on the device.
 
-    def __init__(self, layers: list[LayerCache]) -> None:
-        self.layers = layers
-        self.length = 0
+    ``attention`` holds keys and values of all attention layers, ``[layers, 2, batch, kv_heads, capacity, head_dim]``, so
+    that a path is kept in all of them at once.
+    """
 
-    def keep(self, path: Tensor) -> None:
-        """Commit the accepted rows of the round, ``path`` ``[batch, kept]``; a path that is a prefix needs no move."""
-        kept = path.shape[1]
-        moved = not torch.equal(path, torch.arange(kept, device=path.device).expand_as(path))
-        for layer in self.layers:
-            if moved or not isinstance(layer, AttentionCache):
-                layer.keep(self.length, path)
-        self.length += kept
+    def __init__(self, attention: Tensor, recurrent: Sequence[RecurrentCache] = ()) -> None:
+        self.attention, self.recurrent = attention, recurrent
+        self.layers = [AttentionCache(*layer) for layer in attention]
+        self.lengths = torch.zeros(attention.shape[2], dtype=torch.int64, device=attention.device)
+
+    def keep(self, path: Tensor, kept: Tensor) -> None:
+        """Commit the first ``kept`` ``[batch]`` of the rows ``path`` ``[batch, longest]`` (``kernels.accepted_path``)."""
+        keep_rows(self.attention, self.lengths, path)
+        for layer in self.recurrent:
+            layer.keep(path, kept)
+        self.lengths += kept
+
+    def clear(self) -> None:
+        self.lengths.zero_()

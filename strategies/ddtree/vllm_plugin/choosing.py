@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from kernels import greedy_choice, sampled_choice
+from kernels import GreedyChoices, SampledChoices
 from kernels.acceptance import Choice
 
 _DRAWN_AT_ONCE = 256
@@ -37,7 +37,7 @@ class Choices:
 
     @cached_property
     def _greedy(self) -> Choice:
-        return greedy_choice(self._logits[None])
+        return GreedyChoices(self._logits[None])
 
     def of(self, first: int, rows: int, params, uniforms: Callable[[], Uniforms], given: int) -> Choice:
         """Those of a request whose ``rows`` rows begin at ``first``, with ``given`` tokens so far.
@@ -48,4 +48,4 @@ class Choices:
             return lambda request, row, depth: self._greedy(0, first + row, depth)
         numbers = uniforms().between(given, given + rows).to(self._logits.device)
         logits = self._logits[None, first : first + rows]
-        return sampled_choice(logits, numbers, params.temperature, max(params.top_k, 0), params.top_p)
+        return SampledChoices(logits, numbers, params.temperature, max(params.top_k, 0), params.top_p)
