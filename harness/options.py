@@ -7,6 +7,7 @@ list of their options: the factory's signature is the schema. A factory that tak
 from __future__ import annotations
 
 import inspect
+import logging
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -16,6 +17,9 @@ from typing import Any
 from hydra.utils import get_object
 
 from harness.errors import UserError
+
+# Of a path that cannot be imported Hydra logs its own lines; here a UserError says it, in one.
+logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)
 
 _SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 

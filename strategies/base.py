@@ -15,13 +15,15 @@ class DraftTree:
     """A batch of draft trees. Row 0 is the root (the bonus token) and is not counted in the node budget.
 
     All tensors are ``[batch, rows]``. A parent's row comes before its children's; the root's parent is -1.
-    ``logprobs`` is the drafter's log-probability of the whole prefix that ends in the row, 0 at the root.
+    ``logprobs`` is the drafter's log-probability of the whole prefix that ends in the row, 0 at the root. ``is_chain``: the
+    row above each row is its parent, which spares looking.
     """
 
     tokens: Tensor
     parents: Tensor
     depths: Tensor
     logprobs: Tensor
+    is_chain: bool = False
 
     @property
     def rows(self) -> int:
@@ -30,39 +32,49 @@ class DraftTree:
     @classmethod
     def root(cls, bonus: Tensor) -> DraftTree:
         """The tree of a round that proposes nothing: ``bonus`` ``[batch]`` alone."""
-        return cls.chain(bonus, bonus.new_empty(len(bonus), 0), torch.empty(len(bonus), 0, device=bonus.device))
+        return cls.chain(bonus, bonus[:, None][:, :0], bonus[:, None][:, :0].float())
 
     @classmethod
     def chain(cls, bonus: Tensor, drafted: Tensor, logprobs: Tensor) -> DraftTree:
         """A tree without siblings from ``drafted`` ``[batch, k]`` and its tokens' own log-probabilities ``[batch, k]``."""
         tokens = torch.cat([bonus[:, None], drafted], dim=1)
-        depths = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        depths = torch.arange(tokens.shape[1], device=tokens.device).repeat(len(bonus), 1)
         prefix = torch.cat([logprobs.new_zeros(len(bonus), 1), logprobs.cumsum(dim=1)], dim=1)
-        return cls(tokens, depths - 1, depths, prefix)
+        return cls(tokens, depths - 1, depths, prefix, is_chain=True)
 
 
 class Proposer(ABC):
-    """Drafts for one request batch at a time. The loop calls ``reset``, then ``commit`` and ``propose`` in turns.
+    """Drafts for one batch of requests at a time. The loop calls ``reset``, then ``commit`` and ``propose`` in turns.
 
-    ``taps`` lists the target layers whose outputs it reads; ``max_rows`` is the most rows of its trees, root included.
+    ``taps`` lists the target layers whose outputs it reads. ``max_rows`` is the most rows of a tree of its, ``longest`` the
+    most on one path, both with the root.
+
+    ``capturable``: every ``propose`` gives trees of the same number of rows, and neither it nor ``commit`` reads a number
+    back from the device, so a round can be captured as a graph on a GPU. Without it rounds run eagerly.
     """
 
     taps: tuple[int, ...] = ()
     max_rows: int = 1
+    longest: int = 1
+    capturable: bool = False
 
     def reset(self, batch: int, capacity: int) -> None:
-        """Forget the last request. ``capacity`` is the most positions the new one can reach."""
+        """Forget the last requests. ``capacity`` is the most positions that a request can reach, a round's rows included."""
 
-    def commit(self, tokens: Tensor, features: Tensor) -> None:
-        """Positions that became part of the context, in order: the prompt first, later each round's accepted rows.
+    def commit(self, tokens: Tensor, features: Tensor, lengths: Tensor, kept: Tensor) -> None:
+        """Positions that became part of the context, in order: the prompts first, later each round's accepted rows.
 
-        ``tokens`` ``[batch, n]``; ``features`` ``[batch, n, len(taps) * hidden]``, the tapped layers' outputs side by side.
-        The bonus token is not among them: it has no features yet.
+        ``tokens`` ``[batch, n]``; ``features`` ``[batch, n, len(taps) * hidden]``, the tapped layers' outputs side by side. Of
+        request b the first ``kept[b]`` (int64 ``[batch]``) count and stand at positions ``lengths[b], lengths[b] + 1, …``;
+        what follows them means nothing. The bonus token is not among them: it has no features yet.
         """
 
     @abstractmethod
-    def propose(self, bonus: Tensor, max_depth: int) -> DraftTree:
-        """Draft trees that grow from ``bonus`` ``[batch]``, no deeper than ``max_depth`` (which may be 0)."""
+    def propose(self, bonus: Tensor, lengths: Tensor) -> DraftTree:
+        """Draft trees that grow from ``bonus`` ``[batch]``, whose positions are ``lengths`` ``[batch]``.
+
+        Both stay as they are; ``lengths`` counts what was committed.
+        """
 
     def drafting_done(self) -> None:
         """The decode loop puts its clock here: call it in ``propose`` behind the draft's forward pass, where a tree is

@@ -14,7 +14,8 @@ from naive_sampling import naive_probabilities
 from scipy.stats import chisquare
 from tiny_decoding import greedy, proposers, run, tiny_config, tiny_target
 
-from kernels import draw, probabilities
+from harness.engines.torch import rounds
+from kernels import SampledChoices, acceptance, draw, probabilities
 
 FALSE_ALARM = 1e-4
 SAMPLES = 1200
@@ -96,19 +97,11 @@ def test_equal_seeds_give_equal_samples_in_every_strategy(arms, model, filters):
     assert greedy(model, PROMPT, 12) == list(run(model, arms["ddtree"], PROMPT, 12).tokens)
 
 
-def knowing(sampled_choice):
-    """``sampled_choice`` whose choices also tell the distribution they are drawn from."""
+class Knowing(SampledChoices):
+    """Choices that also tell the distribution they are drawn from."""
 
-    def wrapped(logits, uniforms, *filters):
-        honest = sampled_choice(logits, uniforms, *filters)
-
-        def choose(request, row, depth):
-            return honest(request, row, depth)
-
-        choose.chances = lambda row: probabilities(logits[0, row], *filters)
-        return choose
-
-    return wrapped
+    def chances(self, row):
+        return probabilities(self._logits[0, row], *self._warp)
 
 
 def lenient(tokens, parents, choose):
@@ -147,9 +140,7 @@ BIASES = [("mtp", "lenient"), ("dflash", "lenient"), ("ddtree", "lenient"), ("df
 
 @pytest.mark.parametrize("strategy, bias", BIASES)
 def test_biased_acceptance_is_found_out(model, arms, strategy, bias, monkeypatch):
-    from harness.engines.torch import decode
-
-    monkeypatch.setattr(decode, "sampled_choice", knowing(decode.sampled_choice))
-    monkeypatch.setattr(decode, "accept", lenient if bias == "lenient" else second_chance())
+    monkeypatch.setattr(rounds, "SampledChoices", Knowing)
+    monkeypatch.setattr(acceptance, "accept", lenient if bias == "lenient" else second_chance())
     found = sample(model, arms[strategy], first_seed=0, samples=800)
     assert p_value(found, exact(model)) < FALSE_ALARM

@@ -88,6 +88,9 @@ def block_logits(model, drafter, features, bonus):
     return rms(x, w["norm.weight"], c.rms_norm_eps)[1:] @ model.head.weight.double().T
 
 
+BEHIND = torch.tensor([BONUS]), torch.tensor([len(TEXT)])
+
+
 @torch.no_grad()
 def features_of(model, taps, tokens=TEXT):
     return model(torch.tensor([tokens]), torch.arange(len(tokens))[None], taps=taps)[1]
@@ -98,10 +101,11 @@ def told(proposer, features, pieces):
     proposer.reset(1, 64)
     start = 0
     for piece in pieces:
-        proposer.commit(torch.tensor([TEXT[start : start + piece]]), features[:, start : start + piece])
+        told = torch.tensor([TEXT[start : start + piece]]), features[:, start : start + piece]
+        proposer.commit(*told, torch.tensor([start]), torch.tensor([piece]))
         start += piece
         if start < len(TEXT):
-            proposer.propose(torch.tensor([TEXT[start]]), 16)
+            proposer.propose(torch.tensor([TEXT[start]]), torch.tensor([start]))
     return proposer
 
 
@@ -120,10 +124,10 @@ def test_a_dflash_block_is_what_the_equations_say(model, changes, pieces):
     features = features_of(model, drafter.config.target_layer_ids)
     proposer = told(ChainProposer(drafter, target_view(model)), features, pieces)
     wanted = block_logits(model, drafter, features[0], BONUS).float()
-    torch.testing.assert_close(proposer.slot_logits(torch.tensor([BONUS]), 4)[0], wanted, rtol=1e-4, atol=1e-4)
-    chain = proposer.propose(torch.tensor([BONUS]), 3)
-    assert chain.tokens[0].tolist() == [BONUS, *wanted[:3].argmax(-1).tolist()], "cut to the room, the block still whole"
-    scores = wanted.log_softmax(-1).amax(-1)[:3].cumsum(0)
+    torch.testing.assert_close(proposer.slot_logits(*BEHIND)[0], wanted, rtol=1e-4, atol=1e-4)
+    chain = proposer.propose(*BEHIND)
+    assert chain.tokens[0].tolist() == [BONUS, *wanted.argmax(-1).tolist()]
+    scores = wanted.log_softmax(-1).amax(-1).cumsum(0)
     torch.testing.assert_close(chain.logprobs[0, 1:], scores, rtol=1e-4, atol=1e-4)
 
 
@@ -132,7 +136,7 @@ def test_a_ddtree_grows_from_the_slots_of_the_block(model):
     """Slot k belongs to depth k + 1: every path's score is the sum of its tokens' log-probabilities at their depths."""
     drafter = shaken(new_drafter(drafter_config(model)), 1).eval()
     features = features_of(model, drafter.config.target_layer_ids)
-    tree = told(TreeProposer(drafter, target_view(model), 20), features, [11]).propose(torch.tensor([BONUS]), 4)
+    tree = told(TreeProposer(drafter, target_view(model), 20), features, [11]).propose(*BEHIND)
     logprobs = block_logits(model, drafter, features[0], BONUS).log_softmax(-1)
     for row, ancestors in enumerate(ancestor_mask(tree.parents)[0]):
         path = [(int(tree.depths[0, i]), int(tree.tokens[0, i])) for i in ancestors.nonzero().flatten()]
@@ -169,7 +173,7 @@ def chain_of_head(model, head, features, k):
 def test_an_mtp_chain_is_what_the_equations_say(model, pieces):
     head = shaken(new_head(head_config(model, rope_theta=500.0)), 2).eval()
     features = features_of(model, (model.config.num_layers - 1,))
-    chain = told(MTPProposer(head, target_view(model), 4), features, pieces).propose(torch.tensor([BONUS]), 16)
+    chain = told(MTPProposer(head, target_view(model), 4), features, pieces).propose(*BEHIND)
     wanted = chain_of_head(model, head, features[0], 4)
     assert chain.tokens[0].tolist() == [BONUS, *(token for token, _ in wanted)]
     scores = torch.tensor([score for _, score in wanted]).cumsum(0)

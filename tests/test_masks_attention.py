@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_decoding import causal_logits, tiny_config, tiny_target
 
-from harness.models.layer_cache import AttentionCache, ModelCache, RecurrentCache
-from kernels import ancestor_mask, attention, keep_rows, visible_rows
+from harness.models.layer_cache import ModelCache, RecurrentCache
+from kernels import Rows, ancestor_mask, attention, causal_mask, keep_rows, row_mask, visible_rows, write_rows
+from kernels.rows import visible_columns
 
 
 @st.composite
@@ -82,24 +83,22 @@ def test_grouped_attention_is_softmax_row_by_row(heads, kv_heads, kind):
     torch.testing.assert_close(found, naive_attention(queries, keys, values, seen[kind]), rtol=1e-5, atol=1e-6)
 
 
-def prefilled(model, batch_tokens, capacity=64):
-    """A cache that has committed ``batch_tokens`` ``[batch, n]``."""
-    tokens = torch.tensor(batch_tokens)
-    positions = torch.arange(tokens.shape[1]).expand_as(tokens)
-    cache = model.new_cache(len(tokens), capacity)
-    for layer in cache.layers:  # what was never written must never be read
-        layer.keys.fill_(torch.nan)
-        layer.values.fill_(torch.nan)
-    model(tokens, positions, cache)
-    cache.keep(positions)
+def prefilled(model, contexts, capacity=64):
+    """A cache that has committed ``contexts``, one a request."""
+    cache = model.new_cache(len(contexts), capacity)
+    cache.attention += 50.0  # what was never written must never be read
+    lengths = torch.tensor([len(context) for context in contexts])
+    tokens = torch.tensor([context + [0] * (max(lengths) - len(context)) for context in contexts])
+    model(tokens, torch.arange(tokens.shape[1]).expand_as(tokens), cache)
+    cache.lengths += lengths
     return cache
 
 
 def verified(model, cache, trees_of_batch):
     """One masked pass over ``(tokens, parents, depths)`` of each request; its logits and features."""
     tokens, parents, depths = (torch.tensor(column) for column in zip(*trees_of_batch, strict=True))
-    visible = visible_rows(ancestor_mask(parents), cache.length)
-    hidden, features = model(tokens, cache.length + depths, cache, visible, taps=(0, 2))
+    rows = Rows(cache.lengths, row_mask(parents))
+    hidden, features = model(tokens, cache.lengths[:, None] + depths, cache, rows, taps=(0, 2))
     return model.logits(hidden), features
 
 
@@ -109,7 +108,7 @@ def verified(model, cache, trees_of_batch):
 def test_a_masked_pass_gives_each_path_its_own_logits(family, seed):
     model = tiny_target(tiny_config(family), seed)
     source = random.Random(seed)
-    contexts = [[source.randrange(48) for _ in range(9)] for _ in range(2)]
+    contexts = [[source.randrange(48) for _ in range(length)] for length in (9, 4)]
     batch = [random_tree(14, 48, seed + 100 * request) for request in range(2)]
     logits, _ = verified(model, prefilled(model, contexts), batch)
     for request, (tokens, parents, _) in enumerate(batch):
@@ -123,20 +122,20 @@ def test_a_masked_pass_gives_each_path_its_own_logits(family, seed):
 @torch.no_grad()
 def test_keep_leaves_the_cache_of_a_model_that_saw_only_the_accepted_tokens(family):
     model = tiny_target(tiny_config(family))
-    contexts = [[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]]
+    contexts = [[3, 1, 4, 1, 5], [9, 2]]
     #          0: root, 1-3 children of the root, 4-5 children of 2, 6 child of 3, 7 child of 5
     parents, depths = [-1, 0, 0, 0, 2, 2, 3, 5], [0, 1, 1, 1, 2, 2, 2, 3]
     tokens = [list(range(10, 18)), list(range(20, 28))]
-    paths = [[0, 2, 5], [0, 3, 6]]
+    paths = [[0, 2, 5], [0, 3]]
     cache = prefilled(model, contexts)
     verified(model, cache, [(row, parents, depths) for row in tokens])
-    cache.keep(torch.tensor(paths))
+    cache.keep(torch.tensor([[0, 2, 5], [0, 3, 2]]), torch.tensor([3, 2]))
     accepted = [context + [row[i] for i in path] for context, row, path in zip(contexts, tokens, paths, strict=True)]
     fresh = prefilled(model, accepted)
-    assert cache.length == fresh.length == 8
-    for layer, wanted in zip(cache.layers, fresh.layers, strict=True):
-        torch.testing.assert_close(layer.keys[:, :, :8], wanted.keys[:, :, :8], rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(layer.values[:, :, :8], wanted.values[:, :, :8], rtol=1e-5, atol=1e-5)
+    assert cache.lengths.tolist() == fresh.lengths.tolist() == [8, 4]
+    for request, length in enumerate([8, 4]):
+        found, wanted = (each.attention[:, :, request, :, :length] for each in (cache, fresh))
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
     # The losers' rows lie behind; the next round must not see them.
     logits, _ = verified(model, cache, [([7, 8, 9], [-1, 0, 0], [0, 1, 1])] * 2)
     for request in range(2):
@@ -148,16 +147,32 @@ def test_keep_leaves_the_cache_of_a_model_that_saw_only_the_accepted_tokens(fami
 @settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_keep_rows_moves_any_path(data):
-    start, rows = data.draw(st.integers(0, 3)), data.draw(st.integers(1, 6))
+    rows = data.draw(st.integers(1, 6))
+    lengths = [data.draw(st.integers(0, 6)) for _ in range(2)]
     paths = [sorted(data.draw(st.permutations(range(rows)))[:kept]) for kept in [data.draw(st.integers(1, rows))] for _ in range(2)]
-    cache = torch.arange(2 * 12).view(2, 1, 12, 1).clone()
-    wanted = cache.clone()
-    for request, path in enumerate(paths):
+    caches = torch.arange(3 * 2 * 12).view(3, 2, 1, 12, 1).clone()
+    wanted = caches.clone()
+    for request, (start, path) in enumerate(zip(lengths, paths, strict=True)):
         for place, row in enumerate(path):
-            wanted[request, 0, start + place] = cache[request, 0, start + row]
-    keep_rows(cache, start, torch.tensor(paths))
-    kept = start + len(paths[0])
-    assert torch.equal(cache[:, :, :kept], wanted[:, :, :kept])
+            wanted[:, request, 0, start + place] = caches[:, request, 0, start + row]
+    keep_rows(caches, torch.tensor(lengths), torch.tensor(paths))
+    assert torch.equal(caches, wanted)
+
+
+def test_write_rows_puts_each_requests_rows_behind_its_own():
+    cache, new = torch.zeros(2, 1, 6, 1), torch.tensor([[1.0, 2.0], [3.0, 4.0]]).view(2, 1, 2, 1)
+    write_rows(cache, torch.tensor([1, 4]), new)
+    assert cache.flatten(1).tolist() == [[0, 1, 2, 0, 0, 0], [0, 0, 0, 0, 3, 4]]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_hides_what_is_too_far(causal):
+    """Row i stands at its request's length + i; it sees what is closer than 3, of its own rows those before it or all."""
+    rows = Rows(torch.tensor([4, 1]), causal_mask(2, 3, "cpu") if causal else None, window=3)
+    for request, length in enumerate([4, 1]):
+        for row, seen in enumerate(visible_columns(rows, 3, 7)[request]):
+            own, last = length + row, length + (row if causal else 2)
+            assert seen.nonzero().flatten().tolist() == [c for c in range(last + 1) if abs(own - c) < 3]
 
 
 class ToyRecurrence:
@@ -181,21 +196,22 @@ class ToyRecurrence:
 
 
 @pytest.mark.parametrize("paths", [[[0, 2, 5], [0, 3, 6]], [[0, 1, 2], [0, 1, 2]], [[0], [0]]])
-def test_a_recurrent_state_is_that_of_the_last_accepted_row(paths):
-    """Beside an attention layer, through the same call; also for a path that is a prefix, which moves no attention rows."""
+@pytest.mark.parametrize("stays", [0, 1])
+def test_a_recurrent_state_is_that_of_the_last_accepted_row(paths, stays):
+    """Beside an attention layer, through the same call; the second request keeps its root alone, or nothing and its state."""
     layer = ToyRecurrence(2)
-    cache = ModelCache([AttentionCache(2, 1, 20, 2, torch.float32, "cpu"), layer.cache])
+    cache = ModelCache(torch.zeros(1, 2, 2, 1, 20, 2), [layer.cache])
     chain = [-1, 0, 1, 2, 3, 4, 5, 6] if paths[0] == [0, 1, 2] else [-1, 0, 0, 0, 2, 2, 3, 5]
     seen = [[], []]
     for first in (10, 20):
         tokens = [list(range(first, first + 8)), list(range(first + 50, first + 58))]
         layer.verify(tokens, [chain, chain])
-        cache.keep(torch.tensor(paths))
+        cache.keep(torch.tensor(paths), torch.tensor([len(paths[0]), stays and 1]))
         for request in range(2):
-            seen[request] += [tokens[request][row] for row in paths[request]]
+            seen[request] += [tokens[request][row] for row in paths[request]][: len(paths[0]) if request == 0 else stays]
     for request in range(2):
         state = torch.zeros(2)
         for token in seen[request]:
             state = layer.step(state, token)
         torch.testing.assert_close(layer.cache.state[request], state)
-    assert cache.length == len(seen[0]) and layer.cache.row_states is None
+    assert cache.lengths.tolist() == list(map(len, seen)) and layer.cache.row_states is None

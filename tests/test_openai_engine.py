@@ -37,10 +37,10 @@ def tiny(tiny_models, tmp_path_factory):
     folder = tiny_models["llama"].folder
     model, vocabulary = loaded(folder), load_vocabulary(folder)
     found = proposers(model, tmp_path_factory.mktemp("drafters"), budget=12)
-    decoders = {name: lambda asked, proposer=proposer: decode(model, proposer, asked) for name, proposer in found.items()}
+    decoders = {name: lambda asked, proposer=proposer: decode(model, proposer, [asked])[0] for name, proposer in found.items()}
 
     def with_true_trees(asked: Request) -> Decoded:
-        return decode(model, Oracle(model, decoders["baseline"](asked).tokens), asked)
+        return decode(model, Oracle(model, decoders["baseline"](asked).tokens), [asked])[0]
 
     decoders["ddtree"] = with_true_trees
     return SimpleNamespace(folder=folder, decoders=decoders, vocabulary=vocabulary)

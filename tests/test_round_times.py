@@ -23,7 +23,7 @@ def arms(tmp_path_factory):
 @pytest.mark.parametrize("strategy", ["baseline", "mtp", "dflash", "ddtree"])
 def test_phases_fill_the_time_between_deliveries(arms, strategy):
     model, found = arms
-    decoded = decode(model, found[strategy], Request(PROMPT, (), Sampling(max_new_tokens=12)))
+    decoded = decode(model, found[strategy], [Request(PROMPT, (), Sampling(max_new_tokens=12))])[0]
     for this, chunk in zip(decoded.rounds, chunks_s(decoded), strict=True):
         phases = [getattr(this, f"{phase}_s") for phase in PHASES]
         assert min(phases) >= 0 and sum(phases) <= chunk + 1e-5
@@ -36,7 +36,7 @@ def test_without_round_times_the_clock_is_never_asked(arms, monkeypatch):
     model, found = arms
     monkeypatch.setattr(RoundClock, "seconds", None)
     request = Request(PROMPT, (), Sampling(max_new_tokens=12), round_times=False)
-    with_times = decode(model, found["ddtree"], request)
+    (with_times,) = decode(model, found["ddtree"], [request])
     assert {getattr(this, f"{phase}_s") for this in with_times.rounds for phase in PHASES} == {None}
     assert all(this.at_s > 0 for this in with_times.rounds)
 

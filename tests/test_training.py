@@ -98,7 +98,7 @@ def test_walking_a_continuation_equals_decoding(name, smollm2_models):
     walked = acceptance_length(model, trainer, [(p + a, len(p)) for p, a in zip(prompts, answers, strict=True)])
     tokens = rounds = 0
     for prompt, answer in zip(prompts, answers, strict=True):
-        decoded = decode(model, proposer, Request(tuple(prompt), (2,), Sampling(max_new_tokens=24)))
+        (decoded,) = decode(model, proposer, [Request(tuple(prompt), (2,), Sampling(max_new_tokens=24))])
         assert list(decoded.tokens) == answer, "batched writing and decoding are the same greedy choice"
         tokens, rounds = tokens + len(answer) - 1, rounds + len(decoded.rounds)
     assert walked == pytest.approx(tokens / rounds, abs=1e-12)

@@ -1,12 +1,14 @@
 """The traps of speculative decoding that others fell into, each by its name."""
 
 import time
+from itertools import accumulate
 
 import pytest
 import torch
 from tiny_decoding import Oracle, causal_logits, greedy, proposers, run, tiny_config, tiny_target
 
-from harness.engines.torch.decode import Output
+from harness.engines.torch.answers import Answer
+from harness.records import Request, Sampling
 from strategies.base import DraftTree, Proposer
 
 pytestmark = pytest.mark.timeout(30)  # a loop that misses its end would never fail
@@ -37,26 +39,27 @@ class Watched(Proposer):
     """Another proposer, with a record of what the loop gave it."""
 
     def __init__(self, inner: Proposer) -> None:
-        self.inner, self.taps, self.max_rows = inner, inner.taps, inner.max_rows
-        self.commits: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.bonuses: list[torch.Tensor] = []
-        self.depths_asked: list[int] = []
+        self.inner, self.taps, self.max_rows, self.longest = inner, inner.taps, inner.max_rows, inner.longest
+        self.commits: list[tuple[torch.Tensor, ...]] = []
         self.trees = []
 
     def reset(self, batch, capacity):
-        self.commits, self.bonuses, self.depths_asked, self.trees = [], [], [], []
+        self.commits, self.trees = [], []
         self.batch, self.capacity = batch, capacity
         self.inner.reset(batch, capacity)
 
-    def commit(self, tokens, features):
-        self.commits.append((tokens.clone(), features.clone()))
-        self.inner.commit(tokens, features)
+    def commit(self, *told):
+        self.commits.append(tuple(each.clone() for each in told))
+        self.inner.commit(*told)
 
-    def propose(self, bonus, max_depth):
-        self.bonuses.append(bonus.clone())
-        self.depths_asked.append(max_depth)
-        self.trees.append(self.inner.propose(bonus, max_depth))
+    def propose(self, bonus, lengths):
+        self.trees.append(self.inner.propose(bonus, lengths))
         return self.trees[-1]
+
+    @property
+    def committed(self) -> torch.Tensor:
+        """How many positions are committed."""
+        return self.commits[-1][2] + self.commits[-1][3]
 
 
 # 1. Counts
@@ -91,11 +94,15 @@ def test_tokens_behind_an_end_token_are_accepted_but_not_emitted(model, truth):
     assert list(decoded.tokens) == truth[:6] and [(r.accepted, r.emitted) for r in decoded.rounds] == [(15, 5)]
 
 
-def test_tokens_behind_the_limit_are_not_emitted():
-    """A loop that asks for no deeper trees than there is room never gets here; the output must hold all the same."""
-    output = Output([1], limit=4, limit_reason="length", end_tokens=frozenset({9}))
-    assert output.deliver([2, 3, 4, 5, 9]) == 3
-    assert (output.tokens, output.finish_reason) == ([1, 2, 3, 4], "length")
+def test_tokens_behind_the_limit_are_neither_accepted_nor_emitted(model, truth):
+    decoded = run(model, Oracle(model, truth, LONG), PROMPT, 20)
+    assert list(decoded.tokens) == truth[:20] and [(r.accepted, r.emitted) for r in decoded.rounds] == [(15, 16), (2, 3)]
+    answer = Answer(Request(tuple(PROMPT), (9,), Sampling(max_new_tokens=4)), room=100)
+    answer.first(1, 0.1)
+    answer.add([2, 3, 4, 5, 9], proposed=6, depth=6, width=1, at_s=0.2)
+    answer.add([6, 7], proposed=6, depth=6, width=1, at_s=0.3)  # the batch goes on without it
+    assert (answer.tokens, answer.finish_reason) == ([1, 2, 3, 4], "length")
+    assert [(r.accepted, r.emitted) for r in answer.rounds] == [(2, 3)]
 
 
 # 2. End tokens
@@ -146,10 +153,10 @@ def test_an_output_token_with_the_mask_tokens_id_is_kept(model, truth, tmp_path)
 
 
 def without_drafts(watched: Watched, fresh: Proposer) -> Proposer:
-    """``fresh`` after the commits that ``watched`` got, without ever having drafted."""
+    """``fresh``, told as one prompt all that ``watched`` was told, without ever having drafted."""
     fresh.reset(watched.batch, watched.capacity)
-    for tokens, features in watched.commits:
-        fresh.commit(tokens, features)
+    tokens, features = (torch.cat([told[i][:, : told[3]] for told in watched.commits], dim=1) for i in (0, 1))
+    fresh.commit(tokens, features, torch.tensor([0]), watched.committed)
     return fresh
 
 
@@ -162,18 +169,19 @@ def test_a_drafters_cache_holds_nothing_of_its_drafts(model, arms, tmp_path, nam
     assert len(watched.trees) >= 8
     fresh = without_drafts(watched, proposers(model, tmp_path / "again")[name])
     bonus = torch.tensor([11])
-    used, unused = watched.inner.propose(bonus, 40), fresh.propose(bonus, 40)
+    used, unused = (proposer.propose(bonus, watched.committed) for proposer in (watched.inner, fresh))
     assert torch.equal(used.tokens, unused.tokens) and torch.equal(used.parents, unused.parents)
     torch.testing.assert_close(used.logprobs, unused.logprobs, rtol=1e-4, atol=1e-4)
 
 
-@torch.inference_mode()
-def test_a_dflash_cache_has_one_row_for_each_committed_position(model, arms, truth):
-    """The bonus token is in no cache yet: rows = prompt + output - 1, both for accepted blocks and for lost ones."""
-    proposer = Watched(arms["dflash"])
-    decoded = run(model, proposer, PROMPT, 20)
-    assert proposer.inner._length == len(PROMPT) + len(decoded.tokens) - 1
-    assert sum(tokens.shape[1] for tokens, _ in proposer.commits) == proposer.inner._length
+def test_every_position_but_the_bonus_tokens_is_committed_once(model, arms, truth):
+    """The bonus token is in no cache yet: the last round began behind prompt + output before it - 1 rows."""
+    for name in ("dflash", "ddtree", "mtp"):
+        proposer = Watched(arms[name])
+        decoded = run(model, proposer, PROMPT, 20)
+        before = [0, *(len(PROMPT) + n for n in accumulate((r.accepted + 1 for r in decoded.rounds[:-1]), initial=0))]
+        assert [int(lengths) for _, _, lengths, _ in proposer.commits] == before
+        assert sum(int(kept) for *_, kept in proposer.commits) == int(proposer.committed) >= len(PROMPT) + 19
 
 
 @torch.inference_mode()
@@ -185,9 +193,8 @@ def test_a_dflash_cache_is_made_of_the_layers_that_its_config_lists(model, tmp_p
     text = torch.tensor([PROMPT + list(decoded.tokens)[:-1]])
     positions = torch.arange(text.shape[1])[None]
     wanted = proposer.drafter.context(model(text, positions, taps=layers)[1], positions)
-    for (keys, values), (wanted_keys, wanted_values) in zip(proposer._cache, wanted, strict=True):
-        torch.testing.assert_close(keys[:, :, : text.shape[1]], wanted_keys, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(values[:, :, : text.shape[1]], wanted_values, rtol=1e-4, atol=1e-4)
+    for found, layer in zip(proposer._cache, wanted, strict=True):
+        torch.testing.assert_close(found[:, :, :, : text.shape[1]], torch.stack(layer), rtol=1e-4, atol=1e-4)
 
 
 @torch.inference_mode()
@@ -199,10 +206,9 @@ def test_an_mtp_heads_entries_are_made_of_the_targets_hidden_states(model, arms,
     _, features = model(torch.tensor([text]), torch.arange(len(text))[None], taps=(model.config.num_layers - 1,))
     once = proposers(model, tmp_path / "again")["mtp"]
     once.reset(1, len(text))
-    once.commit(torch.tensor([text]), features)
-    entries = watched.inner._entries
-    waiting = watched.inner._hidden.shape[1]  # for their next token: the last position, and what no later draft asked for
-    assert entries + waiting == len(text) - 1 and entries > len(PROMPT) + 10
+    once.commit(torch.tensor([text]), features, torch.tensor([0]), torch.tensor([len(text)]))
+    entries = int(watched.inner._entries)  # behind them wait for their next token: what no later draft asked for
+    assert entries + int(watched.inner._counts) == int(watched.committed) and entries > len(PROMPT) + 10
     torch.testing.assert_close(watched.inner._keys[:, :, :entries], once._keys[:, :, :entries], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(watched.inner._values[:, :, :entries], once._values[:, :, :entries], rtol=1e-4, atol=1e-4)
 
@@ -233,7 +239,7 @@ def test_a_new_request_knows_nothing_of_the_last(model, arms):
 def test_siblings_have_one_position(model, truth):
     """A row's position is that of its depth behind the committed text, not its place among the rows."""
     seen = []
-    handle = model.register_forward_pre_hook(lambda module, args: seen.append((args[1][0].tolist(), args[2].length)))
+    handle = model.register_forward_pre_hook(lambda module, args: seen.append((args[1][0].tolist(), int(args[2].lengths))))
     try:
         oracle = Oracle(model, truth, (3,))
         run(model, oracle, PROMPT, 20)
@@ -251,29 +257,22 @@ def test_siblings_have_one_position(model, truth):
 
 @pytest.mark.parametrize("wanted", [1, 2, 3, 4])
 def test_fewer_tokens_wanted_than_a_block_has(model, arms, truth, wanted):
-    for proposer in arms.values():
-        watched = Watched(proposer)
-        decoded = run(model, watched, PROMPT, wanted)
+    for proposer in [*arms.values(), Oracle(model, truth, LONG)]:
+        decoded = run(model, proposer, PROMPT, wanted)
         assert list(decoded.tokens) == truth[:wanted] and decoded.finish_reason == "length"
-        for left, tree in zip(watched.depths_asked, watched.trees, strict=True):
-            assert int(tree.depths.max()) <= left
+        assert 1 + sum(r.emitted for r in decoded.rounds) == wanted
+        assert all(r.emitted == r.accepted + 1 for r in decoded.rounds)
 
 
 @pytest.mark.parametrize("room", [1, 2, 3, 9])
 def test_the_context_limit_ends_an_output(tmp_path, room):
-    """The last token takes the context's last position; no position beyond is ever computed."""
+    """The last token takes the context's last position. Drafts may reach beyond; what they say there is not listened to."""
     model = tiny_target(tiny_config(context_length=32), seed=1)
     prompt = [(7 * i) % 48 for i in range(32 - room)]
     answer = greedy(model, prompt, room)
-    highest = []
-    handle = model.register_forward_pre_hook(lambda module, args: highest.append(int(args[1].max())))
-    try:
-        for proposer in [*proposers(model, tmp_path).values(), Oracle(model, answer, LONG)]:
-            decoded = run(model, proposer, prompt, 100)
-            assert list(decoded.tokens) == answer and decoded.finish_reason == "context"
-    finally:
-        handle.remove()
-    assert max(highest) < 32
+    for proposer in [*proposers(model, tmp_path).values(), Oracle(model, answer, LONG)]:
+        decoded = run(model, proposer, prompt, 100)
+        assert list(decoded.tokens) == answer and decoded.finish_reason == "context"
     exact = run(model, Oracle(model, answer), prompt, room)
     assert exact.finish_reason == "length", "what was asked for was delivered"
 
@@ -295,10 +294,10 @@ def test_rounds_are_timed_in_order(model, arms):
 class Slow(Proposer):
     """Takes its time to read the prompt and to draft."""
 
-    def commit(self, tokens, features):
+    def commit(self, tokens, features, lengths, kept):
         time.sleep(0.05 * (tokens.shape[1] > 1))
 
-    def propose(self, bonus, max_depth):
+    def propose(self, bonus, lengths):
         time.sleep(0.2)
         return DraftTree.root(bonus)
 

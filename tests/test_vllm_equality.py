@@ -130,18 +130,19 @@ class WithoutDrafts(Proposer):
     """A proposer that proposes nothing in some rounds: what a request that was preempted and computed again goes through."""
 
     def __init__(self, inner, silent):
-        self.inner, self.silent, self.taps, self.max_rows = inner, silent, inner.taps, inner.max_rows
+        self.inner, self.silent, self.taps = inner, silent, inner.taps
+        self.max_rows, self.longest = inner.max_rows, inner.longest
 
     def reset(self, batch, capacity):
         self.round = -1
         self.inner.reset(batch, capacity)
 
-    def commit(self, tokens, features):
-        self.inner.commit(tokens, features)
+    def commit(self, *told):
+        self.inner.commit(*told)
 
-    def propose(self, bonus, max_depth):
+    def propose(self, bonus, lengths):
         self.round += 1
-        return DraftTree.root(bonus) if self.round in self.silent else self.inner.propose(bonus, max_depth)
+        return DraftTree.root(bonus) if self.round in self.silent else self.inner.propose(bonus, lengths)
 
 
 def test_chunked_prefill_and_preemption(torch_says, tmp):

@@ -93,7 +93,7 @@ def proposers(model: DenseModel, folder: Path, k: int = 3, budget: int = 12, **c
 
 
 def run(model: DenseModel, proposer: Proposer, prompt: Sequence[int], max_new_tokens: int, ends=(), **sampling) -> Decoded:
-    return decode(model, proposer, Request(tuple(prompt), tuple(ends), Sampling(max_new_tokens=max_new_tokens, **sampling)))
+    return decode(model, proposer, [Request(tuple(prompt), tuple(ends), Sampling(max_new_tokens=max_new_tokens, **sampling))])[0]
 
 
 @torch.no_grad()
@@ -124,23 +124,24 @@ class Oracle(Proposer):
         self.truth, self.lengths, self.spoiled, self.taps = list(truth), list(lengths), spoiled, taps
         self.vocabulary, self.random = model.config.vocab_size, random.Random(seed)
         self.max_rows = 1 + 4 * (max(lengths) + 1)
+        self.longest = max(lengths) + 2
 
     def reset(self, batch: int, capacity: int) -> None:
         self.prompt: int | None = None
         self.tokens, self.features, self.trees = [], [], []
 
-    def commit(self, tokens: Tensor, features: Tensor) -> None:
+    def commit(self, tokens: Tensor, features: Tensor, lengths: Tensor, kept: Tensor) -> None:
         self.prompt = tokens.shape[1] if self.prompt is None else self.prompt
-        self.tokens += tokens[0].tolist()
-        self.features.append(features[0])
+        self.tokens += tokens[0, : kept[0]].tolist()
+        self.features.append(features[0, : kept[0]])
 
-    def propose(self, bonus: Tensor, max_depth: int) -> DraftTree:
+    def propose(self, bonus: Tensor, lengths: Tensor) -> DraftTree:
         done = len(self.tokens) - self.prompt + 1
         length = self.lengths[len(self.trees) % len(self.lengths)]
-        right = self.truth[done : done + min(length, max_depth)]
+        right = self.truth[done : done + length]
         tokens, parents, depths = [int(bonus)], [-1], [0]
         on_path = 0
-        for depth in range(1, min(len(right) + 1, max_depth) + 1):
+        for depth in range(1, len(right) + 2):
             wanted = right[depth - 1] if depth <= len(right) else None
             above, right_row = on_path, None
             for token in self._siblings(self.truth[done + depth - 1 : done + depth], wanted):

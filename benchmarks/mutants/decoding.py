@@ -4,46 +4,46 @@ from __future__ import annotations
 
 from benchmarks.mutants.mutant import Mutant
 
-LOOP = "harness/engines/torch/decode.py"
+LOOP, ANSWERS = "harness/engines/torch/rounds.py", "harness/engines/torch/answers.py"
 TRAPS = "tests/test_traps.py"
 
 DECODING = (
     Mutant(
         "acceptance-off-by-one",
         "a round's record counts the root among the accepted tokens",
-        LOOP,
-        "accepted=len(paths[0]) - 1,",
-        "accepted=len(paths[0]),",
+        ANSWERS,
+        "Round(proposed, depth, width, accepted, emitted, at_s)",
+        "Round(proposed, depth, width, min(accepted + 1, proposed), emitted, at_s)",
         (TRAPS,),
     ),
     Mutant(
         "bonus-delivered-twice",
         "the bonus token that a round began with is delivered again",
         LOOP,
-        "output.deliver(kept[0, 1:].tolist() + bonuses)",
-        "output.deliver(kept[0].tolist() + bonuses)",
+        "shifted = torch.cat([tokens[:, 1:], bonus[:, None]], dim=1)",
+        "shifted = torch.cat([tokens[:, :-1], bonus[:, None]], dim=1)",
         (TRAPS,),
     ),
     Mutant(
         "end-token-ignored-in-a-block",
         "an end token stops the output only as the last of a round's tokens",
-        LOOP,
-        "if token in self.end_tokens:",
-        "if token in self.end_tokens and token == tokens[-1]:",
+        ANSWERS,
+        "if token in self.request.end_tokens:",
+        "if token in self.request.end_tokens and token == tokens[-1]:",
         (TRAPS,),
     ),
     Mutant(
         "first-of-several-end-tokens",
         "of a model's several end tokens only the first counts",
-        LOOP,
-        "frozenset(request.end_tokens)",
-        "frozenset(request.end_tokens[:1])",
+        ANSWERS,
+        "if token in self.request.end_tokens:",
+        "if token in self.request.end_tokens[:1]:",
         (TRAPS,),
     ),
     Mutant(
         "records-not-trimmed",
         "a round's record counts tokens behind an end token or the limit as emitted",
-        LOOP,
+        ANSWERS,
         "return len(self.tokens) - before",
         "return len(tokens)",
         (TRAPS,),
@@ -52,24 +52,24 @@ DECODING = (
         "siblings-in-consecutive-positions",
         "rows of the tree are numbered one after another instead of by depth",
         LOOP,
-        "cache.length + tree.depths, cache",
-        "cache.length + torch.arange(tree.rows, device=tree.tokens.device)[None], cache",
+        "cache.lengths[:, None] + tree.depths, cache",
+        "cache.lengths[:, None] + torch.arange(tree.rows, device=tree.tokens.device), cache",
         (TRAPS,),
     ),
     Mutant(
         "siblings-see-each-other",
         "the mask lets rows with the same parent see one another",
         "kernels/masks.py",
-        "    ancestor = parents\n",
-        "    mask |= parents[:, :, None] == parents[:, None, :]\n    ancestor = parents\n",
+        "    return torch.from_numpy(mask)",
+        "    mask |= above[:, :, None] == above[:, None, :]\n    return torch.from_numpy(mask)",
         ("tests/test_masks_attention.py",),
     ),
     Mutant(
         "wrong-rows-committed-to-the-target",
         "the target's cache keeps the first rows of the tree, whatever the accepted path",
         "harness/models/layer_cache.py",
-        "if moved or not isinstance",
-        "if not isinstance",
+        "        keep_rows(self.attention, self.lengths, path)\n",
+        "",
         ("tests/test_masks_attention.py",),
     ),
     Mutant(
@@ -101,8 +101,8 @@ DECODING = (
         "random-numbers-by-round",
         "every round samples with the first numbers of the seed instead of those of its positions",
         LOOP,
-        "uniforms[:, emitted_before : emitted_before + depth + 1]",
-        "uniforms[:, : depth + 1]",
+        "self._given[:, None] + self._places",
+        "0 * self._given[:, None] + self._places",
         ("tests/test_distribution.py",),
     ),
     Mutant(
@@ -116,17 +116,20 @@ DECODING = (
     Mutant(
         "drafters-prefill-outside-ttft",
         "the time to the first token ends before the drafter has read the prompt",
-        LOOP,
-        "    proposer.commit(prompt, features)\n    bonus = choose(0, 0, 0)\n    output.deliver([bonus])\n    ttft = time.perf_counter() - started\n",
-        "    bonus = choose(0, 0, 0)\n    output.deliver([bonus])\n    ttft = time.perf_counter() - started\n    proposer.commit(prompt, features)\n",
+        "harness/engines/torch/decode.py",
+        "    proposer.drafting_done = lambda: clock.mark(\"draft\")\n",
+        "    proposer.drafting_done = lambda: clock.mark(\"draft\")\n"
+        "    read, draft, late = type(proposer).commit, type(proposer).propose, []\n"
+        "    proposer.commit = lambda *told: late.append([each.clone() for each in told])\n"
+        "    proposer.propose = lambda *asked: ([read(proposer, *told) for told in late], late.clear(), draft(proposer, *asked))[-1]\n",
         (TRAPS,),
     ),
     Mutant(
         "clock-starts-after-the-first-draft",
         "the decode time leaves the first round's draft out, as the published protocol does",
-        LOOP,
-        "output.finish_reason, ttft, end,",
-        "output.finish_reason, ttft + sum(r.draft_s + r.build_s for r in rounds[:1]), end,",
+        ANSWERS,
+        "self.finish_reason, self.ttft_s, end,",
+        "self.finish_reason, self.ttft_s + sum(r.draft_s + r.build_s for r in rounds[:1]), end,",
         (TRAPS,),
     ),
 )

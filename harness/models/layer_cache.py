@@ -61,5 +61,11 @@ class ModelCache:
             layer.keep(path, kept)
         self.lengths += kept
 
+    def of(self, requests: Tensor) -> ModelCache:
+        """A copy that holds some of the requests, ``requests`` a mask or indices. Attention layers alone."""
+        chosen = ModelCache(self.attention[:, :, requests])
+        chosen.lengths.copy_(self.lengths[requests])
+        return chosen
+
     def clear(self) -> None:
         self.lengths.zero_()

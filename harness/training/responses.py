@@ -26,19 +26,18 @@ def write(
 ) -> list[list[int]]:
     """Continuations of ``prompts``, each up to its first end token (kept) or ``max_new_tokens``.
 
-    Prompts are padded on the left, so that all rows of the batch write the same cache slot; a row's positions count from
-    its own first token. Temperature 0 is greedy. The same arguments on the same device give the same answers.
+    Temperature 0 is greedy. The same arguments on the same device give the same answers.
     """
     device = model.embed.weight.device
     generator = torch.Generator(device).manual_seed(seed)
     width = max(map(len, prompts))
-    padding = torch.tensor([width - len(p) for p in prompts], device=device)
-    tokens = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device)
+    tokens = torch.tensor([list(p) + [0] * (width - len(p)) for p in prompts], device=device)
     heat = torch.tensor(temperatures, dtype=torch.float32, device=device)
     ends = torch.tensor(list(end_tokens), device=device)
 
     cache = model.new_cache(len(prompts), width + max_new_tokens)
-    logits = _prefill(model, cache, tokens, padding)
+    cache.lengths.copy_(torch.tensor([len(p) for p in prompts]))
+    logits = _prefill(model, cache, tokens)
     answers = torch.zeros(len(prompts), max_new_tokens, dtype=torch.long, device=device)
     lengths = torch.full((len(prompts),), max_new_tokens, device=device)
     rows = torch.arange(len(prompts), device=device)
@@ -55,50 +54,31 @@ def write(
             if living == 0 or step + 1 == max_new_tokens:
                 break
             if living < 0.85 * len(rows):
-                chosen, rows, padding, heat = chosen[alive], rows[alive], padding[alive], heat[alive]
-                _select(cache, alive)
+                chosen, rows, heat = chosen[alive], rows[alive], heat[alive]
+                cache = cache.of(alive)
                 alive, decoder = alive[alive], None
         if decoder is None:
-            decoder = StaticDecoder(model, cache, padding)
-        logits = decoder(chosen, width + step)
+            decoder = StaticDecoder(model, cache)
+        logits = decoder(chosen)
     return [answer[:count] for answer, count in zip(answers.tolist(), lengths.tolist(), strict=True)]
 
 
-def _prefill(model: DenseModel, cache: ModelCache, tokens: Tensor, padding: Tensor) -> Tensor:
-    """Fill the cache a slice of the batch at a time; logits of every last row ``[batch, vocab]``."""
+def _prefill(model: DenseModel, cache: ModelCache, tokens: Tensor) -> Tensor:
+    """Fill the cache a slice of the batch at a time; logits behind every prompt's last token ``[batch, vocab]``.
+
+    Prompts are padded on the right: a row sees only what is before it, and rows to come take the padding's places.
+    """
     batch, width = tokens.shape
-    slots = torch.arange(width, device=tokens.device)
-    causal = slots[None, :] <= slots[:, None]
+    positions = torch.arange(width, device=tokens.device)
     last = []
     size = max(1, PREFILL_TOKENS // width)
     for begin in range(0, batch, size):
-        part, left = tokens[begin : begin + size], padding[begin : begin + size]
-        # A padded row must see something, or its softmax is undefined: it sees itself.
-        visible = causal & ((slots >= left[:, None])[:, None] | (slots[None, :] == slots[:, None]))
-        view = ModelCache([_Slice(layer, begin, begin + len(part)) for layer in cache.layers])
-        hidden, _ = model(part, (slots - left[:, None]).clamp(min=0), view, visible)
-        last.append(model.logits(hidden[:, -1]))
-    cache.length = width
+        part = slice(begin, begin + size)
+        own = ModelCache(cache.attention[:, :, part])
+        hidden, _ = model(tokens[part], positions.expand_as(tokens[part]), own)
+        ends = cache.lengths[part] - 1
+        last.append(model.logits(hidden[torch.arange(len(ends), device=ends.device), ends]))
     return torch.cat(last)
-
-
-class _Slice:
-    """Some requests of an attention cache, to append to."""
-
-    def __init__(self, layer, begin: int, end: int) -> None:
-        self.layer, self.begin, self.end = layer, begin, end
-
-    def append(self, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        end = start + keys.shape[2]
-        self.layer.keys[self.begin : self.end, :, start:end] = keys
-        self.layer.values[self.begin : self.end, :, start:end] = values
-        return keys, values
-
-
-def _select(cache: ModelCache, alive: Tensor) -> None:
-    for layer in cache.layers:
-        layer.keys = layer.keys[alive]
-        layer.values = layer.values[alive]
 
 
 def _choose(logits: Tensor, heat: Tensor, generator: torch.Generator) -> Tensor:

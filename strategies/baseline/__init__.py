@@ -10,7 +10,9 @@ from strategies.base import DraftTree, Proposer, TargetView
 
 
 class NoProposer(Proposer):
-    def propose(self, bonus: Tensor, max_depth: int) -> DraftTree:
+    capturable = True
+
+    def propose(self, bonus: Tensor, lengths: Tensor) -> DraftTree:
         return DraftTree.root(bonus)
 
 

@@ -22,9 +22,7 @@ class TreeProposer(BlockProposer):
             raise UserError(f"strategy.budget={budget} is not a node budget; give a whole number from 1 to {LARGEST_BUDGET}")
         self.budget = budget
         self.max_rows = budget + 1
+        self.longest = min(budget, self.slots) + 1
 
-    def propose(self, bonus: Tensor, max_depth: int) -> DraftTree:
-        slots = min(self.slots, max_depth)
-        if slots == 0:
-            return DraftTree.root(bonus)
-        return DraftTree(*best_first_tree(bonus, self.slot_logits(bonus, slots), self.budget))
+    def propose(self, bonus: Tensor, lengths: Tensor) -> DraftTree:
+        return DraftTree(*best_first_tree(bonus, self.slot_logits(bonus, lengths), self.budget))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels import Rows, causal_mask, write_rows
 from strategies.base import DraftTree, Proposer, TargetView
 from strategies.dflash.drafter import DFlashDrafter
 
@@ -12,9 +13,11 @@ from strategies.dflash.drafter import DFlashDrafter
 class BlockProposer(Proposer):
     """What linear DFlash and DDTree share: the drafter's context cache and the pass that fills a block.
 
-    The context cache holds keys and values of committed positions only. A block's own keys and values never enter it,
-    so there is nothing to crop after a draft.
+    The context cache holds keys and values of committed positions. A block's own lie behind them for the length of its
+    pass; the next committed rows take their places, so there is nothing to crop after a draft.
     """
+
+    capturable = True
 
     def __init__(self, drafter: DFlashDrafter, target: TargetView) -> None:
         self.drafter, self.target = drafter, target
@@ -22,44 +25,33 @@ class BlockProposer(Proposer):
         self.slots = drafter.config.block_size - 1
 
     def reset(self, batch: int, capacity: int) -> None:
+        config, device = self.drafter.config, self.target.device
+        shape = (config.num_hidden_layers, 2, batch, config.num_key_value_heads, capacity, config.head_dim)
+        self._cache = torch.zeros(shape, dtype=self.target.dtype, device=device)
+        self._block = torch.full((batch, config.block_size), config.mask_token_id, device=device)
+        self._offsets = torch.arange(config.block_size, device=device)
+        causal = causal_mask(batch, config.block_size, device)
+        self._masks = [causal if config.sliding(layer) and config.sliding_is_causal else None for layer in range(len(self._cache))]
+
+    def commit(self, tokens: Tensor, features: Tensor, lengths: Tensor, kept: Tensor) -> None:
+        positions = lengths[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
+        for cache, new in zip(self._cache, self.drafter.context(features, positions), strict=True):
+            write_rows(cache[0], lengths, new[0])
+            write_rows(cache[1], lengths, new[1])
+
+    def slot_logits(self, bonus: Tensor, lengths: Tensor) -> Tensor:
+        """Logits ``[batch, slots, vocab]`` of the tokens that follow ``bonus`` ``[batch]``."""
         config = self.drafter.config
-        shape = (batch, config.num_key_value_heads, capacity, config.head_dim)
-        options = {"dtype": self.target.dtype, "device": self.target.device}
-        self._cache = [(torch.empty(shape, **options), torch.empty(shape, **options)) for _ in self.drafter.layers]
-        self._length = 0
-
-    def commit(self, tokens: Tensor, features: Tensor) -> None:
-        rows = tokens.shape[1]
-        end = self._length + rows
-        positions = torch.arange(self._length, end, device=tokens.device).expand_as(tokens)
-        for (keys, values), (new_keys, new_values) in zip(self._cache, self.drafter.context(features, positions), strict=True):
-            keys[:, :, self._length : end] = new_keys
-            values[:, :, self._length : end] = new_values
-        self._length = end
-
-    def slot_logits(self, bonus: Tensor, slots: int) -> Tensor:
-        """Logits ``[batch, slots, vocab]`` of the tokens that follow ``bonus`` ``[batch]``; the block is always whole."""
-        config, start = self.drafter.config, self._length
-        block = bonus.new_full((len(bonus), config.block_size), config.mask_token_id)
-        block[:, 0] = bonus
-        positions = torch.arange(start, start + config.block_size, device=bonus.device).expand_as(block)
-        context = [(keys[:, :, :start], values[:, :, :start]) for keys, values in self._cache]
-        visible = [self._visible(layer, positions) for layer in range(config.num_hidden_layers)]
-        hidden = self.drafter(self.target.embed(block), positions, context, visible)
+        self._block[:, 0] = bonus
+        positions = lengths[:, None] + self._offsets
+        visible = [
+            Rows(lengths, mask, config.sliding_window if config.sliding(layer) else None) for layer, mask in enumerate(self._masks)
+        ]
+        hidden = self.drafter(self.target.embed(self._block), positions, self._cache, visible)
         # A slice of three dimensions would send torch's CPU product down a road that copies the head's weight.
-        logits = self.target.head(hidden[:, 1 : slots + 1].flatten(0, 1)).unflatten(0, (len(bonus), slots))
+        logits = self.target.head(hidden[:, 1:].flatten(0, 1)).unflatten(0, (len(bonus), self.slots))
         self.drafting_done()
         return logits
-
-    def _visible(self, layer: int, positions: Tensor) -> Tensor | None:
-        """Full layers see everything; sliding ones a window, causal unless the checkpoint says otherwise."""
-        config = self.drafter.config
-        if not config.sliding(layer):
-            return None
-        columns = torch.arange(self._length + config.block_size, device=positions.device)
-        distance = positions[:, :, None] - columns
-        seen = distance < config.sliding_window
-        return seen & (distance >= 0) if config.sliding_is_causal else seen & (distance > -config.sliding_window)
 
 
 class ChainProposer(BlockProposer):
@@ -67,11 +59,8 @@ class ChainProposer(BlockProposer):
 
     def __init__(self, drafter: DFlashDrafter, target: TargetView) -> None:
         super().__init__(drafter, target)
-        self.max_rows = drafter.config.block_size
+        self.max_rows = self.longest = drafter.config.block_size
 
-    def propose(self, bonus: Tensor, max_depth: int) -> DraftTree:
-        slots = min(self.slots, max_depth)
-        if slots == 0:
-            return DraftTree.root(bonus)
-        best = self.slot_logits(bonus, slots).float().log_softmax(dim=-1).max(dim=-1)
+    def propose(self, bonus: Tensor, lengths: Tensor) -> DraftTree:
+        best = self.slot_logits(bonus, lengths).float().log_softmax(dim=-1).max(dim=-1)
         return DraftTree.chain(bonus, best.indices, best.values)

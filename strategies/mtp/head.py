@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels import apply_rope, attention, rope_tables
+from kernels import Rows, apply_rope, attention, rope_tables
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class MTPHead(nn.Module):
         keys = apply_rope(self._heads(self.k_proj(normed)), *rope)
         return x, queries, keys, self._heads(self.v_proj(normed))
 
-    def leave(self, x: Tensor, queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None) -> Tensor:
+    def leave(self, x: Tensor, queries: Tensor, keys: Tensor, values: Tensor, visible: Rows | Tensor | None, causal: bool = False) -> Tensor:
         """Attention and MLP; returns the rows' hidden states. ``self.norm`` and the target's head make logits of them."""
-        x = x + self.o_proj(attention(queries, keys, values, visible))
+        x = x + self.o_proj(attention(queries, keys, values, visible, causal))
         normed = self.post_attention_layernorm(x)
         return x + self.down_proj(F.silu(self.gate_proj(normed)) * self.up_proj(normed))
 

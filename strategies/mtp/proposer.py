@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from harness.errors import UserError
+from kernels import Rows, causal_mask, write_rows
 from strategies.base import DraftTree, Proposer, TargetView
 from strategies.mtp.head import MTPHead
 
@@ -20,56 +21,65 @@ class MTPProposer(Proposer):
     the draft: committed positions always hold the target's own hidden states.
     """
 
+    capturable = True
+
     def __init__(self, head: MTPHead, target: TargetView, k: int) -> None:
         if not isinstance(k, int) or not 1 <= k <= LONGEST_CHAIN:
             raise UserError(f"strategy.k={k} is not a chain length; give a whole number from 1 to {LONGEST_CHAIN}")
         self.head, self.target, self.k = head, target, k
         self.taps = (target.num_layers - 1,)
-        self.max_rows = k + 1
+        self.max_rows = self.longest = k + 1
 
     def reset(self, batch: int, capacity: int) -> None:
-        config = self.head.config
-        shape = (batch, config.num_key_value_heads, capacity, config.head_dim)
-        options = {"dtype": self.target.dtype, "device": self.target.device}
-        self._keys, self._values = torch.empty(shape, **options), torch.empty(shape, **options)
-        self._entries = 0
-        self._tokens = torch.empty(batch, 0, dtype=torch.long, device=self.target.device)
-        self._hidden = torch.empty(batch, 0, config.hidden_size, **options)
+        config, device = self.head.config, self.target.device
+        shape = (2, batch, config.num_key_value_heads, capacity, config.head_dim)
+        self._keys, self._values = torch.zeros(shape, dtype=self.target.dtype, device=device)
+        self._requests = torch.arange(batch, device=device)
+        # Committed rows whose entries wait for the bonus token, the first ``_counts`` of each request's.
+        self._tokens = torch.zeros(batch, self.longest, dtype=torch.int64, device=device)
+        self._hidden = torch.zeros(batch, self.longest, config.hidden_size, dtype=self.target.dtype, device=device)
+        self._entries, self._counts = torch.zeros(2, batch, dtype=torch.int64, device=device)
+        self._rows = 0
 
-    def commit(self, tokens: Tensor, features: Tensor) -> None:
-        self._tokens = torch.cat([self._tokens, tokens], dim=1)
-        self._hidden = torch.cat([self._hidden, features], dim=1)
-        if self._entries == 0 and tokens.shape[1] > 1:
-            # The prompt's entries belong to prefill; all but the last have their next token already.
-            self._pass(self._tokens[:, 1:], self._hidden[:, :-1])
-            self._tokens, self._hidden = self._tokens[:, -1:], self._hidden[:, -1:]
+    def commit(self, tokens: Tensor, features: Tensor, lengths: Tensor, kept: Tensor) -> None:
+        if self._rows == 0:
+            # The prompts' entries belong to prefill; all but the last have their next token already.
+            if tokens.shape[1] > 1:
+                self._pass(tokens[:, 1:], features[:, :-1], lengths, prefill=True)
+            last = kept - 1
+            tokens, features = tokens[self._requests, last][:, None], features[self._requests, last][:, None]
+            lengths, kept = lengths + last, torch.ones_like(kept)
+        rows = tokens.shape[1]
+        self._tokens[:, :rows] = tokens
+        self._hidden[:, :rows] = features
+        self._entries.copy_(lengths)
+        self._counts.copy_(kept)
+        # On a GPU all rounds have the same shapes; rows behind the counted ones are overwritten before anything sees them.
+        self._rows = self.longest if tokens.is_cuda else rows
 
-    def propose(self, bonus: Tensor, max_depth: int) -> DraftTree:
-        steps = min(self.k, max_depth)
-        if steps == 0:
-            return DraftTree.root(bonus)
-        hidden = self._pass(torch.cat([self._tokens[:, 1:], bonus[:, None]], dim=1), self._hidden)[:, -1:]
-        self._tokens, self._hidden = self._tokens[:, :0], self._hidden[:, :0]
-        committed_entries = self._entries
+    def propose(self, bonus: Tensor, lengths: Tensor) -> DraftTree:
+        last = (self._counts - 1).clamp(min=0)
+        following = torch.cat([self._tokens[:, 1 : self._rows], bonus[:, None]], dim=1)
+        following[self._requests, last] = bonus
+        hidden = self._pass(following, self._hidden[:, : self._rows], self._entries)[self._requests, last][:, None]
         drafted, logprobs = [], []
-        for step in range(steps):
-            best = self.target.head(self.head.norm(hidden))[:, 0].float().log_softmax(dim=-1).max(dim=-1)
+        for step in range(self.k):
+            best = self.target.head(self.head.norm(hidden)[:, 0]).float().log_softmax(dim=-1).max(dim=-1)
             drafted.append(best.indices)
             logprobs.append(best.values)
-            if step + 1 < steps:
-                hidden = self._pass(best.indices[:, None], hidden)
-        self._entries = committed_entries
+            if step + 1 < self.k:
+                hidden = self._pass(best.indices[:, None], hidden, lengths + step)
         return DraftTree.chain(bonus, torch.stack(drafted, dim=1), torch.stack(logprobs, dim=1))
 
-    def _pass(self, next_tokens: Tensor, hidden: Tensor) -> Tensor:
-        """Append entries for rows of ``hidden`` ``[batch, rows, hidden]`` and their next tokens; their new hidden states."""
-        rows = next_tokens.shape[1]
-        start, end = self._entries, self._entries + rows
-        positions = torch.arange(start, end, device=hidden.device).expand_as(next_tokens)
-        x, queries, keys, values = self.head.enter(self.target.embed(next_tokens), hidden, self.head.rope(positions, hidden.dtype))
-        self._keys[:, :, start:end] = keys
-        self._values[:, :, start:end] = values
-        self._entries = end
-        columns = torch.arange(end, device=hidden.device)
-        visible = columns <= positions[:, :, None] if rows > 1 else None
-        return self.head.leave(x, queries, self._keys[:, :, :end], self._values[:, :, :end], visible)
+    def _pass(self, following: Tensor, hidden: Tensor, entries: Tensor, prefill: bool = False) -> Tensor:
+        """Write entries behind ``entries`` ``[batch]`` for rows of ``hidden`` ``[batch, rows, hidden]`` and the tokens that follow
+        them; their new hidden states."""
+        batch, rows = following.shape
+        positions = entries[:, None] + torch.arange(rows, device=hidden.device)
+        x, queries, keys, values = self.head.enter(self.target.embed(following), hidden, self.head.rope(positions, hidden.dtype))
+        write_rows(self._keys, entries, keys)
+        write_rows(self._values, entries, values)
+        if prefill:
+            return self.head.leave(x, queries, keys, values, None, causal=rows > 1)
+        visible = Rows(entries, causal_mask(batch, rows, hidden.device) if rows > 1 else None)
+        return self.head.leave(x, queries, self._keys, self._values, visible)

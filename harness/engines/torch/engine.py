@@ -47,8 +47,12 @@ class TorchEngine:
         return self._tokenizer.decode(list(tokens))
 
     def decode(self, strategy: str, request: Request) -> Decoded:
-        room_behind(request, self.context_length)
-        return decode(self.model, self._proposers[strategy], request)
+        return self.decode_batch(strategy, [request])[0]
+
+    def decode_batch(self, strategy: str, requests: Sequence[Request]) -> list[Decoded]:
+        for request in requests:
+            room_behind(request, self.context_length)
+        return decode(self.model, self._proposers[strategy], requests)
 
     @torch.inference_mode()
     def margin(self, prompt_ids: Sequence[int], prefix: Sequence[int]) -> float:

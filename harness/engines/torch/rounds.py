@@ -1,0 +1,116 @@
+"""A batch between rounds, on the device, and the step from one round to the next: propose, verify, accept, commit.
+
+Shapes are fixed and nothing is read back within a round, so that a GPU can replay it as one captured graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from harness.engines.torch.round_clock import RoundClock
+from harness.models.dense import DenseModel
+from harness.records import Sampling
+from kernels import GreedyChoices, Rows, SampledChoices, accepted_path, row_mask
+from kernels.acceptance import Choices
+from strategies.base import DraftTree, Proposer
+
+
+class Rounds:
+    """``begin`` prefills a batch of prompts, every ``step`` is a round, whose ``report`` says what it gave.
+
+    A request that has what it wants goes on with the batch; nobody listens to it. ``capacity`` positions are enough for a
+    request's prompt, its answer and ``slack(proposer)``; one that would go beyond them stands still.
+    """
+
+    def __init__(self, model: DenseModel, proposer: Proposer, batch: int, capacity: int, clock: RoundClock) -> None:
+        device = model.embed.weight.device
+        self.model, self.proposer, self.clock = model, proposer, clock
+        self.batch, self.capacity = batch, capacity
+        self.cache = model.new_cache(batch, capacity)
+        self._requests = torch.arange(batch, device=device)
+        self._places = torch.arange(proposer.longest, device=device)
+        self._bonus, self._given = torch.zeros(2, batch, dtype=torch.int64, device=device)
+        self._uniforms = torch.zeros(batch, capacity, dtype=torch.float64, device=device)
+        # Of each request: rows kept, depth and width of its tree, then the tokens that the round gave.
+        self.report = torch.zeros(batch, 3 + proposer.longest, dtype=torch.int64, device=device)
+        self.proposed = 0
+
+    def begin(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]) -> list[int]:
+        """Forget what was, read the prompts, and give each request's first token. Request b samples with ``seeds[b]``."""
+        device, longest = self._bonus.device, max(map(len, prompts))
+        self._sampling = sampling
+        if sampling.temperature:
+            self._uniforms.copy_(torch.cat([uniforms(seed, self.capacity) for seed in seeds]))
+        self.cache.clear()
+        self.proposer.reset(self.batch, self.capacity)
+        tokens = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts], device=device)
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+        positions = torch.arange(longest, device=device).expand_as(tokens)
+        hidden, features = self.model(tokens, positions, self.cache, taps=self.proposer.taps)
+        self._given.zero_()
+        choose = self._choices(self.model.logits(hidden[self._requests, lengths - 1])[:, None])
+        first = [choose(request, 0, 0) for request in range(self.batch)]
+        self._bonus.copy_(torch.tensor(first))
+        self.proposer.commit(tokens, features, self.cache.lengths, lengths)
+        self.cache.lengths.copy_(lengths)
+        self._given.fill_(1)
+        return first
+
+    def step(self) -> None:
+        """One round. What it gave is in ``report`` and ``proposed``."""
+        cache, proposer, clock = self.cache, self.proposer, self.clock
+        clock.begin()
+        tree = proposer.propose(self._bonus, cache.lengths)
+        clock.mark("build")
+
+        rows = Rows(cache.lengths, row_mask(tree.parents) if tree.rows > 1 else None)
+        hidden, features = self.model(tree.tokens, cache.lengths[:, None] + tree.depths, cache, rows, proposer.taps)
+        choose = self._choices(self.model.logits(hidden))
+        path, kept, bonus = accepted_path(tree.tokens, tree.parents, tree.depths, choose, proposer.longest)
+        clock.mark("verify")
+
+        kept = torch.where(cache.lengths + proposer.max_rows + proposer.longest <= self.capacity, kept, 0)
+        most = proposer.longest if path.is_cuda else int(kept.max())
+        path = path[:, :most]
+        tokens = tree.tokens.gather(1, path)
+        features = features.gather(1, path[..., None].expand(-1, -1, features.shape[-1]))
+        proposer.commit(tokens, features, cache.lengths, kept)
+        cache.keep(path, kept)
+        self._tell(tree, tokens, kept, bonus)
+        self._given += kept
+        self._bonus.copy_(bonus)
+        clock.mark("commit")
+
+    def _tell(self, tree: DraftTree, tokens: Tensor, kept: Tensor, bonus: Tensor) -> None:
+        self.proposed = tree.rows - 1
+        self.report[:, 0] = kept
+        if tree.is_chain:
+            self.report[:, 1] = self.proposed
+            self.report[:, 2] = min(self.proposed, 1)
+        else:
+            self.report[:, 1] = tree.depths.amax(dim=1)
+            counts = (tree.depths[:, :, None] == self._places[1:]).sum(dim=1) if len(self._places) > 1 else tree.depths * 0
+            self.report[:, 2] = counts.amax(dim=1)
+        last = tokens.shape[1]
+        shifted = torch.cat([tokens[:, 1:], bonus[:, None]], dim=1)
+        self.report[:, 3 : 3 + last] = torch.where(self._places[:last] == (kept - 1)[:, None], bonus[:, None], shifted)
+
+    def _choices(self, logits: Tensor) -> Choices:
+        sampling = self._sampling
+        if sampling.temperature == 0:
+            return GreedyChoices(logits)
+        ahead = (self._given[:, None] + self._places).clamp(max=self.capacity - 1)
+        return SampledChoices(logits, self._uniforms.gather(1, ahead), sampling.temperature, sampling.top_k, sampling.top_p)
+
+
+def slack(proposer: Proposer) -> int:
+    """Positions behind a request's answer that its last rounds may touch."""
+    return proposer.max_rows + proposer.longest
+
+
+def uniforms(seed: int, count: int) -> Tensor:
+    """One number in [0, 1) for each output position, ``[1, count]`` fp64: a function of the seed alone."""
+    return torch.rand(1, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
