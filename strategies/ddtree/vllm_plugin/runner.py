@@ -191,11 +191,9 @@ class TreeRunner:
         return drafts
 
     def _room(self, name: str, given: int) -> int:
-        """How deep a tree is of use: the target's own token follows the accepted ones."""
+        """How deep a tree vLLM has places for: behind the bonus token up to the end of the context."""
         state = self.requests[name]
-        outputs = len(state.output_token_ids) + given
-        limit = min(state.sampling_params.max_tokens, self.max_model_len - state.num_prompt_tokens)
-        return limit - outputs - 1
+        return self.max_model_len - state.num_prompt_tokens - len(state.output_token_ids) - given - 1
 
     # around a step
 
