@@ -3,6 +3,7 @@
 from kernels.acceptance import GreedyChoices, SampledChoices, accept, accepted_path
 from kernels.attention import attention, attention_with_lse, merge_attention, visible_rows
 from kernels.cache import keep_rows, write_rows
+from kernels.device import on_gpu
 from kernels.layers import apply_rope, linear_add, norm_linear, norm_swiglu, rope_tables, rotate, rotate_into, swiglu
 from kernels.masks import ancestor_mask
 from kernels.rows import Rows, causal_mask, row_mask
@@ -27,6 +28,7 @@ __all__ = [
     "merge_attention",
     "norm_linear",
     "norm_swiglu",
+    "on_gpu",
     "probabilities",
     "rope_tables",
     "rotate",

@@ -12,6 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from kernels.device import on_gpu
 from kernels.sampling import draw, probabilities
 
 Choice = Callable[[int, int, int], int]
@@ -45,7 +46,7 @@ def accepted_path(tokens: Tensor, parents: Tensor, depths: Tensor, choice: Choic
     ``kept`` counts accepted rows with the root; ``path[b, i] = i`` behind them. ``longest``: rows on the longest path of any
     tree, its root included. On a GPU nothing is read back.
     """
-    if tokens.is_cuda:
+    if on_gpu(tokens):
         from kernels.triton_kernels.walk import walk
 
         return walk(tokens, parents, choice.at_all(depths), longest)
@@ -73,15 +74,17 @@ class GreedyChoices(Choices):
 
     @cached_property
     def _best(self) -> list[list[int]]:
-        return self._logits.argmax(dim=-1).tolist()
+        return self.at_all(None).tolist()
 
     def __call__(self, request: int, row: int, depth: int) -> int:
         return self._best[request][row]
 
     def at_all(self, depths: Tensor) -> Tensor:
-        from kernels.triton_kernels.greedy import greedy_rows
+        if on_gpu(self._logits):
+            from kernels.triton_kernels.greedy import greedy_rows
 
-        return greedy_rows(self._logits)
+            return greedy_rows(self._logits)
+        return self._logits.argmax(dim=-1)
 
 
 class SampledChoices(Choices):

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.device import on_gpu
 from kernels.rows import Rows, visible_columns
 
 
@@ -34,7 +35,7 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | R
 
 
 def _over_cache(queries: Tensor, keys: Tensor, values: Tensor, rows: Rows) -> Tensor:
-    if queries.is_cuda:
+    if on_gpu(queries):
         from kernels.triton_kernels.tree_attention import tree_attention
 
         return tree_attention(queries, keys, values, rows.lengths, rows.mask, rows.window)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels.device import on_gpu
+
 
 def write_rows(cache: Tensor, lengths: Tensor, new: Tensor) -> None:
     """Write ``new`` ``[batch, kv_heads, rows, head_dim]`` into ``cache`` ``[batch, kv_heads, capacity, head_dim]``, row i of
     request b at ``lengths[b] + i`` (int64 ``[batch]``)."""
     rows = new.shape[2]
-    if cache.is_cuda:
+    if on_gpu(cache):
         positions = lengths[:, None] + torch.arange(rows, device=cache.device)
         cache[torch.arange(len(cache), device=cache.device)[:, None], :, positions] = new.transpose(1, 2)
         return
@@ -24,7 +26,7 @@ def keep_rows(caches: Tensor, lengths: Tensor, path: Tensor) -> None:
     ``caches`` ``[..., batch, kv_heads, capacity, head_dim]``, of all layers at once; ``lengths`` int64 ``[batch]``; ``path``
     ``[batch, longest]``, ascending rows of the round, ``path[b, i] >= i``.
     """
-    if caches.is_cuda:
+    if on_gpu(caches):
         from kernels.triton_kernels.commit import keep_rows as move
 
         move(caches.flatten(0, -5), lengths, path)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernels.device import on_gpu
 from kernels.masks import ancestor_mask
 
 
@@ -26,7 +27,7 @@ class Rows:
 
 def row_mask(parents: Tensor) -> Tensor:
     """Who sees whom in trees with these ``parents`` ``[batch, rows]``, in the form that the device's attention reads."""
-    if parents.is_cuda:
+    if on_gpu(parents):
         from kernels.triton_kernels.masks import ancestor_bits
 
         return ancestor_bits(parents)

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.device import on_gpu
+
 
 def ranked_candidates(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """The ``width`` likeliest tokens of every slot, best first, equal logits by smaller id.
@@ -41,10 +43,11 @@ def best_first_tree(bonus: Tensor, logits: Tensor, budget: int) -> tuple[Tensor,
     nodes = min(budget, all prefixes that exist). Parents precede children; ties go to the smaller tuple of ranks.
     O(budget log budget) after the top-k.
     """
-    batch, slots, vocab = logits.shape
-    if slots == 0:
-        nothing = bonus[:, None]
-        return nothing, torch.full_like(nothing, -1), torch.zeros_like(nothing), torch.zeros_like(nothing, dtype=torch.float32)
+    if on_gpu(logits):
+        from kernels.triton_kernels import grow
+
+        return grow.best_first_tree(bonus, logits, budget)
+    vocab = logits.shape[-1]
     logprobs, ids = ranked_candidates(logits, min(budget, vocab))
     trees = [
         _grow(int(root), scores, tokens, budget)

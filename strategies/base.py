@@ -59,7 +59,10 @@ class Proposer(ABC):
     capturable: bool = False
 
     def reset(self, batch: int, capacity: int) -> None:
-        """Forget the last requests. ``capacity`` is the most positions that a request can reach, a round's rows included."""
+        """Forget the last requests. ``capacity`` is the most positions that a request can reach, a round's rows included.
+
+        Where the sizes are the last ones, a ``capturable`` proposer keeps its tensors: a captured round knows their places.
+        """
 
     def commit(self, tokens: Tensor, features: Tensor, lengths: Tensor, kept: Tensor) -> None:
         """Positions that became part of the context, in order: the prompts first, later each round's accepted rows.

@@ -1,5 +1,9 @@
 """Timing the phases of a round: every phase accounted for, off when told so, and no waiting on a GPU."""
 
+import itertools
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 from tiny_decoding import proposers, tiny_target
@@ -10,6 +14,7 @@ from harness.measuring import Schedule, measure
 from harness.metrics import chunks_s
 from harness.records import Request, Sampling
 from harness.suites import Row
+from kernels import device
 
 PROMPT = tuple(range(5, 15))
 
@@ -51,45 +56,44 @@ def test_the_schedule_hands_the_wish_to_the_engine():
         assert engine.seen[0][1].round_times is wish
 
 
-class Event:
-    """A stand-in for ``torch.cuda.Event`` that knows when somebody waits for it."""
+@pytest.fixture
+def device_clock(monkeypatch):
+    """A GPU's road on the CPU: a stand-in for the kernel that writes the device's clock, one microsecond a mark."""
+    ticks = itertools.count(1)
 
-    recorded, waited = 0, 0
+    def stamp(ring, counter, mark):
+        ring[int(counter) % len(ring), mark] = 1000 * next(ticks)
 
-    def __init__(self, enable_timing: bool) -> None:
-        assert enable_timing
-
-    def record(self) -> None:
-        Event.recorded += 1
-        self.number = Event.recorded
-
-    def synchronize(self) -> None:
-        Event.waited += 1
-
-    def elapsed_time(self, later) -> float:
-        assert Event.waited, "asked before the last event came to pass"
-        return float(later.number - self.number)
+    monkeypatch.setattr(device, "interpreted", True)
+    monkeypatch.setitem(sys.modules, "kernels.triton_kernels.stamp", SimpleNamespace(stamp=stamp))
 
 
-def test_on_a_gpu_events_are_recorded_and_nobody_waits_before_the_end(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    Event.recorded = Event.waited = 0
-    clock = RoundClock(torch.device("cuda"), wanted=True)
-    for drafted in (True, False):
-        clock.begin()
-        for phase in PHASES if drafted else PHASES[1:]:
-            clock.mark(phase)
-    assert Event.recorded == 9 and Event.waited == 0
-    first, second = clock.seconds()
-    assert Event.waited == 1
-    assert first == {f"{phase}_s": 0.001 for phase in PHASES}
-    assert second == {"draft_s": 0.001, "build_s": 0.0, "verify_s": 0.001, "commit_s": 0.001}
-    assert RoundClock(torch.device("cuda"), wanted=True).seconds() == []
+def test_on_a_gpu_the_devices_clock_is_read_after_the_last_round(device_clock):
+    clock = RoundClock(torch.device("cpu"), wanted=True, most=4)
+    for _ in range(2):  # the second batch knows nothing of the first
+        clock.reset()
+        for _ in range(3):
+            clock.begin()
+            for phase in PHASES:
+                clock.mark(phase)
+        assert clock.seconds() == [{f"{phase}_s": pytest.approx(1e-6) for phase in PHASES}] * 3
+    assert RoundClock(torch.device("cpu"), wanted=True, most=4).seconds() == []
+
+
+def test_on_a_gpu_a_strategy_that_never_marks_its_draft_builds_nothing(device_clock):
+    clock = RoundClock(torch.device("cpu"), wanted=True, most=4)
+    clock.reset()
+    clock.begin()
+    for phase in PHASES[1:]:
+        clock.mark(phase)
+    (found,) = clock.seconds()
+    assert found == {"draft_s": pytest.approx(1e-6), "build_s": 0.0, "verify_s": pytest.approx(1e-6), "commit_s": pytest.approx(1e-6)}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_events_of_a_real_gpu():
-    clock = RoundClock(torch.device("cuda"), wanted=True)
+def test_the_clock_of_a_real_gpu():
+    clock = RoundClock(torch.device("cuda"), wanted=True, most=4)
+    clock.reset()
     clock.begin()
     x = torch.rand(4096, 4096, device="cuda")
     for phase in PHASES:

@@ -116,12 +116,13 @@ DECODING = (
     Mutant(
         "drafters-prefill-outside-ttft",
         "the time to the first token ends before the drafter has read the prompt",
-        "harness/engines/torch/decode.py",
-        "    proposer.drafting_done = lambda: clock.mark(\"draft\")\n",
-        "    proposer.drafting_done = lambda: clock.mark(\"draft\")\n"
-        "    read, draft, late = type(proposer).commit, type(proposer).propose, []\n"
-        "    proposer.commit = lambda *told: late.append([each.clone() for each in told])\n"
-        "    proposer.propose = lambda *asked: ([read(proposer, *told) for told in late], late.clear(), draft(proposer, *asked))[-1]\n",
+        LOOP,
+        "        self.clock.reset()\n",
+        "        self.clock.reset()\n"
+        "        inner, late = self.proposer, []\n"
+        "        inner.commit = lambda *told: late.append([each.clone() for each in told])\n"
+        "        inner.propose = lambda *asked: (\n"
+        "            [type(inner).commit(inner, *told) for told in late], late.clear(), type(inner).propose(inner, *asked))[-1]\n",
         (TRAPS,),
     ),
     Mutant(

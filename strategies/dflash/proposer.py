@@ -23,8 +23,12 @@ class BlockProposer(Proposer):
         self.drafter, self.target = drafter, target
         self.taps = drafter.config.target_layer_ids
         self.slots = drafter.config.block_size - 1
+        self._sizes: tuple[int, int] | None = None
 
     def reset(self, batch: int, capacity: int) -> None:
+        if self._sizes == (batch, capacity):
+            return
+        self._sizes = batch, capacity
         config, device = self.drafter.config, self.target.device
         shape = (config.num_hidden_layers, 2, batch, config.num_key_value_heads, capacity, config.head_dim)
         self._cache = torch.zeros(shape, dtype=self.target.dtype, device=device)

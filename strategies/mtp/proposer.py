@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from harness.errors import UserError
-from kernels import Rows, causal_mask, write_rows
+from kernels import Rows, causal_mask, on_gpu, write_rows
 from strategies.base import DraftTree, Proposer, TargetView
 from strategies.mtp.head import MTPHead
 
@@ -29,8 +29,13 @@ class MTPProposer(Proposer):
         self.head, self.target, self.k = head, target, k
         self.taps = (target.num_layers - 1,)
         self.max_rows = self.longest = k + 1
+        self._sizes: tuple[int, int] | None = None
 
     def reset(self, batch: int, capacity: int) -> None:
+        self._rows = 0
+        if self._sizes == (batch, capacity):
+            return
+        self._sizes = batch, capacity
         config, device = self.head.config, self.target.device
         shape = (2, batch, config.num_key_value_heads, capacity, config.head_dim)
         self._keys, self._values = torch.zeros(shape, dtype=self.target.dtype, device=device)
@@ -39,7 +44,7 @@ class MTPProposer(Proposer):
         self._tokens = torch.zeros(batch, self.longest, dtype=torch.int64, device=device)
         self._hidden = torch.zeros(batch, self.longest, config.hidden_size, dtype=self.target.dtype, device=device)
         self._entries, self._counts = torch.zeros(2, batch, dtype=torch.int64, device=device)
-        self._rows = 0
+        self._causal = causal_mask(batch, self.longest, device)
 
     def commit(self, tokens: Tensor, features: Tensor, lengths: Tensor, kept: Tensor) -> None:
         if self._rows == 0:
@@ -55,7 +60,7 @@ class MTPProposer(Proposer):
         self._entries.copy_(lengths)
         self._counts.copy_(kept)
         # On a GPU all rounds have the same shapes; rows behind the counted ones are overwritten before anything sees them.
-        self._rows = self.longest if tokens.is_cuda else rows
+        self._rows = self.longest if on_gpu(tokens) else rows
 
     def propose(self, bonus: Tensor, lengths: Tensor) -> DraftTree:
         last = (self._counts - 1).clamp(min=0)
@@ -74,12 +79,12 @@ class MTPProposer(Proposer):
     def _pass(self, following: Tensor, hidden: Tensor, entries: Tensor, prefill: bool = False) -> Tensor:
         """Write entries behind ``entries`` ``[batch]`` for rows of ``hidden`` ``[batch, rows, hidden]`` and the tokens that follow
         them; their new hidden states."""
-        batch, rows = following.shape
+        rows = following.shape[1]
         positions = entries[:, None] + torch.arange(rows, device=hidden.device)
         x, queries, keys, values = self.head.enter(self.target.embed(following), hidden, self.head.rope(positions, hidden.dtype))
         write_rows(self._keys, entries, keys)
         write_rows(self._values, entries, values)
         if prefill:
             return self.head.leave(x, queries, keys, values, None, causal=rows > 1)
-        visible = Rows(entries, causal_mask(batch, rows, hidden.device) if rows > 1 else None)
+        visible = Rows(entries, self._causal[:, :rows, :rows] if rows > 1 else None)
         return self.head.leave(x, queries, self._keys, self._values, visible)

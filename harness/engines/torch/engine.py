@@ -9,7 +9,8 @@ import torch
 
 from harness.engines.base import room_behind
 from harness.engines.torch.bytes_moved import cache_bytes_per_token, copy_bytes_per_s, weight_bytes
-from harness.engines.torch.decode import decode
+from harness.engines.torch.captured import CapturedPool
+from harness.engines.torch.decode import decode, decode_with
 from harness.engines.torch.device import pick_device, pick_dtype
 from harness.errors import UserError
 from harness.models.dense import build
@@ -21,9 +22,16 @@ MOST_THREADS = 1024
 
 
 class TorchEngine:
-    """See ``harness.engines.base.Engine``. ``threads`` None leaves torch's own choice."""
+    """See ``harness.engines.base.Engine``. ``threads`` None leaves torch's own choice; ``captured_graphs`` None: on a GPU."""
 
-    def __init__(self, model: Mapping, strategies: Mapping[str, Mapping], device: str = "auto", threads: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Mapping,
+        strategies: Mapping[str, Mapping],
+        device: str = "auto",
+        threads: int | None = None,
+        captured_graphs: bool | None = None,
+    ) -> None:
         from hydra.utils import instantiate
 
         if threads is not None:
@@ -39,6 +47,17 @@ class TorchEngine:
         self.context_length = checkpoint.config.context_length
         view = target_view(self.model)
         self._proposers: dict[str, Proposer] = {name: instantiate(config, target=view) for name, config in strategies.items()}
+        self.captured = self._capture(captured_graphs)
+        self._captured_rounds = CapturedPool(self.model) if self.captured else None
+
+    def _capture(self, wanted: bool | None) -> bool:
+        """Whether rounds are captured: those of all strategies or of none, so that they can be compared."""
+        if wanted and self.device.type != "cuda":
+            raise UserError(f"engine.captured_graphs=true: engine.device={self.device} has none; take false, or a GPU")
+        eager = [name for name, proposer in self._proposers.items() if not proposer.capturable]
+        if wanted and eager:
+            raise UserError(f"engine.captured_graphs=true: strategy {eager[0]} cannot be captured; take false for all alike")
+        return self.device.type == "cuda" and not eager if wanted is None else wanted
 
     def render(self, messages: list[dict[str, str]]) -> list[int]:
         return self._tokenizer.render(messages)
@@ -52,7 +71,10 @@ class TorchEngine:
     def decode_batch(self, strategy: str, requests: Sequence[Request]) -> list[Decoded]:
         for request in requests:
             room_behind(request, self.context_length)
-        return decode(self.model, self._proposers[strategy], requests)
+        proposer = self._proposers[strategy]
+        if self._captured_rounds is None:
+            return decode(self.model, proposer, requests)
+        return decode_with(self._captured_rounds.of(strategy, proposer, requests), requests)
 
     @torch.inference_mode()
     def margin(self, prompt_ids: Sequence[int], prefix: Sequence[int]) -> float:
@@ -74,7 +96,7 @@ class TorchEngine:
             "cache_bytes_per_token": cache_bytes_per_token(self.model.config, self.dtype),
             "copy_bytes_per_s": copy_bytes_per_s(self.device),
             "attention": "scaled_dot_product_attention",
-            "captured_graphs": False,
+            "captured_graphs": self.captured,
             "prefix_caching": False,
         }
 

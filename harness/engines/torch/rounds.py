@@ -12,8 +12,8 @@ from torch import Tensor
 
 from harness.engines.torch.round_clock import RoundClock
 from harness.models.dense import DenseModel
-from harness.records import Sampling
-from kernels import GreedyChoices, Rows, SampledChoices, accepted_path, row_mask
+from harness.records import Request, Sampling
+from kernels import GreedyChoices, Rows, SampledChoices, accepted_path, on_gpu, row_mask
 from kernels.acceptance import Choices
 from strategies.base import DraftTree, Proposer
 
@@ -22,13 +22,14 @@ class Rounds:
     """``begin`` prefills a batch of prompts, every ``step`` is a round, whose ``report`` says what it gave.
 
     A request that has what it wants goes on with the batch; nobody listens to it. ``capacity`` positions are enough for a
-    request's prompt, its answer and ``slack(proposer)``; one that would go beyond them stands still.
+    request's prompt, its answer and what its last rounds touch behind it; one that would go beyond them stands still.
     """
 
-    def __init__(self, model: DenseModel, proposer: Proposer, batch: int, capacity: int, clock: RoundClock) -> None:
+    def __init__(self, model: DenseModel, proposer: Proposer, batch: int, capacity: int, round_times: bool) -> None:
         device = model.embed.weight.device
-        self.model, self.proposer, self.clock = model, proposer, clock
+        self.model, self.proposer = model, proposer
         self.batch, self.capacity = batch, capacity
+        self.clock = RoundClock(device, round_times, capacity)
         self.cache = model.new_cache(batch, capacity)
         self._requests = torch.arange(batch, device=device)
         self._places = torch.arange(proposer.longest, device=device)
@@ -45,6 +46,7 @@ class Rounds:
         if sampling.temperature:
             self._uniforms.copy_(torch.cat([uniforms(seed, self.capacity) for seed in seeds]))
         self.cache.clear()
+        self.clock.reset()
         self.proposer.reset(self.batch, self.capacity)
         tokens = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts], device=device)
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -52,18 +54,20 @@ class Rounds:
         hidden, features = self.model(tokens, positions, self.cache, taps=self.proposer.taps)
         self._given.zero_()
         choose = self._choices(self.model.logits(hidden[self._requests, lengths - 1])[:, None])
-        first = [choose(request, 0, 0) for request in range(self.batch)]
-        self._bonus.copy_(torch.tensor(first))
+        first = choose.at_all(self._given[:, None])[:, 0]
+        self._bonus.copy_(first)
         self.proposer.commit(tokens, features, self.cache.lengths, lengths)
         self.cache.lengths.copy_(lengths)
         self._given.fill_(1)
-        return first
+        return first.tolist()
 
     def step(self) -> None:
         """One round. What it gave is in ``report`` and ``proposed``."""
         cache, proposer, clock = self.cache, self.proposer, self.clock
         clock.begin()
+        proposer.drafting_done = lambda: clock.mark("draft")
         tree = proposer.propose(self._bonus, cache.lengths)
+        del proposer.drafting_done
         clock.mark("build")
 
         rows = Rows(cache.lengths, row_mask(tree.parents) if tree.rows > 1 else None)
@@ -73,7 +77,7 @@ class Rounds:
         clock.mark("verify")
 
         kept = torch.where(cache.lengths + proposer.max_rows + proposer.longest <= self.capacity, kept, 0)
-        most = proposer.longest if path.is_cuda else int(kept.max())
+        most = proposer.longest if on_gpu(path) else int(kept.max())
         path = path[:, :most]
         tokens = tree.tokens.gather(1, path)
         features = features.gather(1, path[..., None].expand(-1, -1, features.shape[-1]))
@@ -106,9 +110,16 @@ class Rounds:
         return SampledChoices(logits, self._uniforms.gather(1, ahead), sampling.temperature, sampling.top_k, sampling.top_p)
 
 
-def slack(proposer: Proposer) -> int:
-    """Positions behind a request's answer that its last rounds may touch."""
-    return proposer.max_rows + proposer.longest
+def eager_rounds(model: DenseModel, proposer: Proposer, requests: Sequence[Request]) -> Rounds:
+    """Rounds with room for these requests."""
+    return Rounds(model, proposer, len(requests), needed_capacity(model, proposer, requests), requests[0].round_times)
+
+
+def needed_capacity(model: DenseModel, proposer: Proposer, requests: Sequence[Request]) -> int:
+    """Positions that the longest of the requests can reach, those that its last rounds may touch behind it included."""
+    context = model.config.context_length
+    longest = max(min(len(r.prompt_ids) + r.sampling.max_new_tokens, context) for r in requests)
+    return longest + proposer.max_rows + proposer.longest
 
 
 def uniforms(seed: int, count: int) -> Tensor:
