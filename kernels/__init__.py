@@ -3,6 +3,7 @@
 from kernels.acceptance import GreedyChoices, SampledChoices, accept, accepted_path
 from kernels.attention import attention, attention_with_lse, merge_attention, visible_rows
 from kernels.cache import keep_rows, write_rows
+from kernels.decoder_layer import LayerWeights, over_cache, side_by_side, stacked
 from kernels.device import on_gpu
 from kernels.layers import apply_rope, linear_add, norm_linear, norm_swiglu, rope_tables, rotate, rotate_into, swiglu
 from kernels.masks import ancestor_mask
@@ -12,6 +13,7 @@ from kernels.tree import best_first_tree
 
 __all__ = [
     "GreedyChoices",
+    "LayerWeights",
     "Rows",
     "SampledChoices",
     "accept",
@@ -29,11 +31,14 @@ __all__ = [
     "norm_linear",
     "norm_swiglu",
     "on_gpu",
+    "over_cache",
     "probabilities",
     "rope_tables",
     "rotate",
     "rotate_into",
     "row_mask",
+    "side_by_side",
+    "stacked",
     "swiglu",
     "visible_rows",
     "write_rows",

@@ -8,16 +8,18 @@ from torch import Tensor
 from kernels.device import on_gpu
 
 
-def write_rows(cache: Tensor, lengths: Tensor, new: Tensor) -> None:
-    """Write ``new`` ``[batch, kv_heads, rows, head_dim]`` into ``cache`` ``[batch, kv_heads, capacity, head_dim]``, row i of
-    request b at ``lengths[b] + i`` (int64 ``[batch]``)."""
-    rows = new.shape[2]
-    if on_gpu(cache):
-        positions = lengths[:, None] + torch.arange(rows, device=cache.device)
-        cache[torch.arange(len(cache), device=cache.device)[:, None], :, positions] = new.transpose(1, 2)
+def write_rows(caches: Tensor, lengths: Tensor, new: Tensor) -> None:
+    """Write ``new`` ``[..., batch, kv_heads, rows, head_dim]`` into ``caches`` ``[..., batch, kv_heads, capacity, head_dim]``,
+    row i of request b at ``lengths[b] + i`` (int64 ``[batch]``)."""
+    rows = new.shape[-2]
+    if on_gpu(caches):
+        positions = lengths[:, None] + torch.arange(rows, device=caches.device)
+        requests = torch.arange(len(lengths), device=caches.device)[:, None]
+        by_position = caches.movedim((-4, -2), (0, 1))
+        by_position[requests, positions] = new.movedim((-4, -2), (0, 1))
         return
     for request, start in enumerate(lengths.tolist()):
-        cache[request, :, start : start + rows] = new[request]
+        caches[..., request, :, start : start + rows, :] = new[..., request, :, :, :]
 
 
 def keep_rows(caches: Tensor, lengths: Tensor, path: Tensor) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from harness.models.config import ModelConfig
 from harness.models.layer_cache import AttentionCache, ModelCache
-from kernels import Rows, attention, linear_add, norm_linear, norm_swiglu, rope_tables, rotate, rotate_into, write_rows
+from kernels import Rows, attention, linear_add, norm_linear, norm_swiglu, over_cache, rope_tables, rotate, write_rows
 
 
 def inverse_frequencies(config: ModelConfig) -> Tensor:
@@ -44,18 +44,14 @@ class Layer(nn.Module):
         self.down = nn.Linear(config.intermediate_size, hidden, bias=False)
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: AttentionCache | None, start: Tensor | None, visible) -> Tensor:
-        norms = self.heads, self.q_norm, self.k_norm
-        qkv = norm_linear(x, self.attention_norm, self.qkv)
         if isinstance(visible, Rows):
-            queries = rotate_into(qkv, rope, *norms, cache.keys, cache.values, start)
-            keys, values = cache.keys, cache.values
-        else:
-            queries, keys, values = rotate(qkv, rope, self.heads, self.kv_heads, *norms[1:])
-            if cache is not None:
-                write_rows(cache.keys, start, keys)
-                write_rows(cache.values, start, values)
-        causal = visible is None and x.shape[1] > 1
-        x = linear_add(attention(queries, keys, values, visible, causal), self.out, x)
+            return over_cache(self, x, rope, cache.keys, cache.values, visible)
+        qkv = norm_linear(x, self.attention_norm, self.qkv)
+        queries, keys, values = rotate(qkv, rope, self.heads, self.kv_heads, self.q_norm, self.k_norm)
+        if cache is not None:
+            write_rows(cache.keys, start, keys)
+            write_rows(cache.values, start, values)
+        x = linear_add(attention(queries, keys, values, None, causal=x.shape[1] > 1), self.out, x)
         return linear_add(norm_swiglu(x, self.mlp_norm, self.gate_up), self.down, x)
 
 
@@ -107,7 +103,7 @@ class DenseModel(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[..., hidden]`` before the final norm -> ``[..., vocab]``."""
-        return self.head(self.norm(hidden))
+        return norm_linear(hidden, self.norm, self.head)
 
 
 def build(config: ModelConfig, tensors: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device | str) -> DenseModel:

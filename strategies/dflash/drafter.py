@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels import Rows, apply_rope, attention, rope_tables, write_rows
+from kernels import apply_rope, attention, rope_tables
 from strategies.dflash.config import DrafterConfig
 
 
@@ -54,20 +54,12 @@ class Layer(nn.Module):
         self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, rope, context_keys: Tensor, context_values: Tensor, visible: Rows | Tensor | None) -> Tensor:
-        """``x`` ``[batch, block rows, hidden]`` attends to context rows, then to block rows, as ``visible`` allows.
-
-        With ``Rows`` the context is a cache ``[batch, kv_heads, capacity, head_dim]``, else just its rows.
-        """
+    def forward(self, x: Tensor, rope, context_keys: Tensor, context_values: Tensor, visible: Tensor | None) -> Tensor:
+        """``x`` ``[batch, block rows, hidden]`` attends to context rows, then to block rows, as ``visible`` allows."""
         normed = self.input_layernorm(x)
         keys, values = self.self_attn.keys_values(normed, rope)
-        if isinstance(visible, Rows):
-            write_rows(context_keys, visible.lengths, keys)
-            write_rows(context_values, visible.lengths, values)
-            keys, values = context_keys, context_values
-        else:
-            keys = torch.cat([context_keys, keys], dim=2)
-            values = torch.cat([context_values, values], dim=2)
+        keys = torch.cat([context_keys, keys], dim=2)
+        values = torch.cat([context_values, values], dim=2)
         x = x + self.self_attn.o_proj(attention(self.self_attn.queries(normed, rope), keys, values, visible))
         return x + self.mlp(self.post_attention_layernorm(x))
 
@@ -93,11 +85,10 @@ class DFlashDrafter(nn.Module):
         rope = self.rope(positions, shared.dtype)
         return [layer.self_attn.keys_values(shared, rope) for layer in self.layers]
 
-    def forward(self, block: Tensor, positions: Tensor, context, visible: list) -> Tensor:
+    def forward(self, block: Tensor, positions: Tensor, context: list[tuple[Tensor, Tensor]], visible: list) -> Tensor:
         """``block`` embeddings ``[batch, rows, hidden]`` -> final-normed hidden states, ready for the target's head.
 
-        ``context`` holds each layer's keys and values. ``visible`` holds, a layer each, ``Rows`` over caches, or over context
-        rows alone a mask ``[batch, rows, context + rows]``, or None where everything is seen.
+        ``visible`` holds one mask a layer, ``[batch, rows, context + rows]`` or None where everything is seen.
         """
         rope = self.rope(positions, block.dtype)
         for layer, (keys, values), mask in zip(self.layers, context, visible, strict=True):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels import Rows, causal_mask, write_rows
+from kernels import Rows, causal_mask
 from strategies.base import DraftTree, Proposer, TargetView
 from strategies.dflash.drafter import DFlashDrafter
+from strategies.dflash.fused import FusedDrafter
 
 
 class BlockProposer(Proposer):
@@ -20,7 +21,7 @@ class BlockProposer(Proposer):
     capturable = True
 
     def __init__(self, drafter: DFlashDrafter, target: TargetView) -> None:
-        self.drafter, self.target = drafter, target
+        self.drafter, self._fused, self.target = drafter, FusedDrafter(drafter), target
         self.taps = drafter.config.target_layer_ids
         self.slots = drafter.config.block_size - 1
         self._sizes: tuple[int, int] | None = None
@@ -38,10 +39,7 @@ class BlockProposer(Proposer):
         self._masks = [causal if config.sliding(layer) and config.sliding_is_causal else None for layer in range(len(self._cache))]
 
     def commit(self, tokens: Tensor, features: Tensor, lengths: Tensor, kept: Tensor) -> None:
-        positions = lengths[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
-        for cache, new in zip(self._cache, self.drafter.context(features, positions), strict=True):
-            write_rows(cache[0], lengths, new[0])
-            write_rows(cache[1], lengths, new[1])
+        self._fused.read(features, lengths, self._cache)
 
     def slot_logits(self, bonus: Tensor, lengths: Tensor) -> Tensor:
         """Logits ``[batch, slots, vocab]`` of the tokens that follow ``bonus`` ``[batch]``."""
@@ -51,9 +49,9 @@ class BlockProposer(Proposer):
         visible = [
             Rows(lengths, mask, config.sliding_window if config.sliding(layer) else None) for layer, mask in enumerate(self._masks)
         ]
-        hidden = self.drafter(self.target.embed(self._block), positions, self._cache, visible)
+        hidden = self._fused(self.target.embed(self._block), positions, self._cache, visible)
         # A slice of three dimensions would send torch's CPU product down a road that copies the head's weight.
-        logits = self.target.head(hidden[:, 1:].flatten(0, 1)).unflatten(0, (len(bonus), self.slots))
+        logits = self._fused.logits(hidden[:, 1:].flatten(0, 1), self.target.head).unflatten(0, (len(bonus), self.slots))
         self.drafting_done()
         return logits
 

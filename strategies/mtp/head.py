@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels import Rows, apply_rope, attention, rope_tables
+from kernels import apply_rope, attention, rope_tables
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,21 @@ class MTPHead(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, hidden, bias=False)
         self.norm = nn.RMSNorm(hidden, eps)
 
+    def join(self, embedding: Tensor, hidden: Tensor) -> Tensor:
+        """``[batch, rows, hidden]`` twice -> the residual stream."""
+        return self.projection(torch.cat([self.embedding_norm(embedding), self.hidden_norm(hidden)], dim=-1))
+
     def enter(self, embedding: Tensor, hidden: Tensor, rope) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """``[batch, rows, hidden]`` twice -> residual stream, queries, keys, values of the rows."""
-        x = self.projection(torch.cat([self.embedding_norm(embedding), self.hidden_norm(hidden)], dim=-1))
+        x = self.join(embedding, hidden)
         normed = self.input_layernorm(x)
         queries = apply_rope(self._heads(self.q_proj(normed)), *rope)
         keys = apply_rope(self._heads(self.k_proj(normed)), *rope)
         return x, queries, keys, self._heads(self.v_proj(normed))
 
-    def leave(self, x: Tensor, queries: Tensor, keys: Tensor, values: Tensor, visible: Rows | Tensor | None, causal: bool = False) -> Tensor:
+    def leave(self, x: Tensor, queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None) -> Tensor:
         """Attention and MLP; returns the rows' hidden states. ``self.norm`` and the target's head make logits of them."""
-        x = x + self.o_proj(attention(queries, keys, values, visible, causal))
+        x = x + self.o_proj(attention(queries, keys, values, visible))
         normed = self.post_attention_layernorm(x)
         return x + self.down_proj(F.silu(self.gate_proj(normed)) * self.up_proj(normed))
 

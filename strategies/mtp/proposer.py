@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from harness.errors import UserError
-from kernels import Rows, causal_mask, on_gpu, write_rows
+from kernels import LayerWeights, Rows, causal_mask, norm_linear, on_gpu, over_cache, rotate_into, side_by_side
 from strategies.base import DraftTree, Proposer, TargetView
 from strategies.mtp.head import MTPHead
 
@@ -27,6 +27,17 @@ class MTPProposer(Proposer):
         if not isinstance(k, int) or not 1 <= k <= LONGEST_CHAIN:
             raise UserError(f"strategy.k={k} is not a chain length; give a whole number from 1 to {LONGEST_CHAIN}")
         self.head, self.target, self.k = head, target, k
+        self._layer = LayerWeights(
+            heads=head.config.num_attention_heads,
+            attention_norm=head.input_layernorm,
+            qkv=side_by_side(head.q_proj, head.k_proj, head.v_proj),
+            q_norm=None,
+            k_norm=None,
+            out=head.o_proj,
+            mlp_norm=head.post_attention_layernorm,
+            gate_up=side_by_side(head.gate_proj, head.up_proj),
+            down=head.down_proj,
+        )
         self.taps = (target.num_layers - 1,)
         self.max_rows = self.longest = k + 1
         self._sizes: tuple[int, int] | None = None
@@ -50,7 +61,7 @@ class MTPProposer(Proposer):
         if self._rows == 0:
             # The prompts' entries belong to prefill; all but the last have their next token already.
             if tokens.shape[1] > 1:
-                self._pass(tokens[:, 1:], features[:, :-1], lengths, prefill=True)
+                self._read(tokens[:, 1:], features[:, :-1], lengths)
             last = kept - 1
             tokens, features = tokens[self._requests, last][:, None], features[self._requests, last][:, None]
             lengths, kept = lengths + last, torch.ones_like(kept)
@@ -69,22 +80,26 @@ class MTPProposer(Proposer):
         hidden = self._pass(following, self._hidden[:, : self._rows], self._entries)[self._requests, last][:, None]
         drafted, logprobs = [], []
         for step in range(self.k):
-            best = self.target.head(self.head.norm(hidden)[:, 0]).float().log_softmax(dim=-1).max(dim=-1)
+            best = norm_linear(hidden[:, 0], self.head.norm, self.target.head).float().log_softmax(dim=-1).max(dim=-1)
             drafted.append(best.indices)
             logprobs.append(best.values)
             if step + 1 < self.k:
                 hidden = self._pass(best.indices[:, None], hidden, lengths + step)
         return DraftTree.chain(bonus, torch.stack(drafted, dim=1), torch.stack(logprobs, dim=1))
 
-    def _pass(self, following: Tensor, hidden: Tensor, entries: Tensor, prefill: bool = False) -> Tensor:
-        """Write entries behind ``entries`` ``[batch]`` for rows of ``hidden`` ``[batch, rows, hidden]`` and the tokens that follow
-        them; their new hidden states."""
+    def _read(self, following: Tensor, hidden: Tensor, entries: Tensor) -> None:
+        """Write entries behind ``entries`` ``[batch]`` for rows of ``hidden`` ``[batch, rows, hidden]`` and the tokens that follow."""
+        x, rope = self._enter(following, hidden, entries)
+        qkv = norm_linear(x, self._layer.attention_norm, self._layer.qkv)
+        rotate_into(qkv, rope, self._layer.heads, None, None, self._keys, self._values, entries)
+
+    def _pass(self, following: Tensor, hidden: Tensor, entries: Tensor) -> Tensor:
+        """``_read``, and the rows' new hidden states."""
+        x, rope = self._enter(following, hidden, entries)
         rows = following.shape[1]
-        positions = entries[:, None] + torch.arange(rows, device=hidden.device)
-        x, queries, keys, values = self.head.enter(self.target.embed(following), hidden, self.head.rope(positions, hidden.dtype))
-        write_rows(self._keys, entries, keys)
-        write_rows(self._values, entries, values)
-        if prefill:
-            return self.head.leave(x, queries, keys, values, None, causal=rows > 1)
         visible = Rows(entries, self._causal[:, :rows, :rows] if rows > 1 else None)
-        return self.head.leave(x, queries, self._keys, self._values, visible)
+        return over_cache(self._layer, x, rope, self._keys, self._values, visible)
+
+    def _enter(self, following: Tensor, hidden: Tensor, entries: Tensor):
+        positions = entries[:, None] + torch.arange(following.shape[1], device=hidden.device)
+        return self.head.join(self.target.embed(following), hidden), self.head.rope(positions, hidden.dtype)

@@ -1,0 +1,55 @@
+"""A pre-norm decoder layer over a cache: the one road of every model's rounds, target and drafters alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from kernels.attention import attention
+from kernels.layers import linear_add, norm_linear, norm_swiglu, rotate_into
+from kernels.rows import Rows
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """What ``over_cache`` reads of a layer. Projections that share an input are one matrix: fewer, larger products."""
+
+    heads: int
+    attention_norm: nn.RMSNorm
+    qkv: nn.Linear
+    q_norm: nn.RMSNorm | None
+    k_norm: nn.RMSNorm | None
+    out: nn.Linear
+    mlp_norm: nn.RMSNorm
+    gate_up: nn.Linear
+    down: nn.Linear
+
+
+def over_cache(layer: LayerWeights, x: Tensor, rope: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, rows: Rows) -> Tensor:
+    """``x`` ``[batch, rows, hidden]`` behind what ``keys`` and ``values`` ``[batch, kv_heads, capacity, head_dim]`` hold.
+
+    ``layer`` is a ``LayerWeights`` or anything with its attributes. The rows' own keys and values are written behind
+    ``rows.lengths``.
+    """
+    qkv = norm_linear(x, layer.attention_norm, layer.qkv)
+    queries = rotate_into(qkv, rope, layer.heads, layer.q_norm, layer.k_norm, keys, values, rows.lengths)
+    x = linear_add(attention(queries, keys, values, rows), layer.out, x)
+    return linear_add(norm_swiglu(x, layer.mlp_norm, layer.gate_up), layer.down, x)
+
+
+def stacked(*linears: nn.Linear) -> nn.Linear:
+    """One product for several of the same input, their outputs one after another; a copy of their weights."""
+    weight = torch.cat([linear.weight for linear in linears]).detach()
+    one = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    one.weight = nn.Parameter(weight, requires_grad=False)
+    return one
+
+
+def side_by_side(*linears: nn.Linear) -> nn.Linear:
+    """``stacked``, and their weights become parts of its, so that nothing lies in memory twice."""
+    one = stacked(*linears)
+    for linear, part in zip(linears, one.weight.split([linear.out_features for linear in linears]), strict=True):
+        linear.weight = nn.Parameter(part, requires_grad=False)
+    return one

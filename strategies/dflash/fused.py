@@ -1,0 +1,59 @@
+"""A DFlash drafter for decoding: its layers over a cache, and the context's keys and values of all layers in one product."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels import LayerWeights, Rows, apply_rope, norm_linear, over_cache, side_by_side, stacked, write_rows
+from strategies.dflash.drafter import DFlashDrafter, Layer
+
+
+class FusedDrafter:
+    """The same drafter as ``drafter``, whose projections become parts of larger ones."""
+
+    def __init__(self, drafter: DFlashDrafter) -> None:
+        config, layers = drafter.config, drafter.layers
+        self.drafter, self.config = drafter, config
+        self._context = stacked(*(part for layer in layers for part in (layer.self_attn.k_proj, layer.self_attn.v_proj)))
+        self._key_norms = torch.stack([layer.self_attn.k_norm.weight.detach() for layer in layers])
+        self.layers = [_weights(layer, config.num_attention_heads) for layer in layers]
+
+    def read(self, features: Tensor, lengths: Tensor, cache: Tensor) -> None:
+        """Write all layers' keys and values of new context rows, ``features`` ``[batch, rows, taps * hidden]``, behind
+        ``lengths`` ``[batch]`` of ``cache`` ``[layers, 2, batch, kv_heads, capacity, head_dim]``."""
+        batch, rows, _ = features.shape
+        layers, _, _, kv_heads, _, head_dim = cache.shape
+        shared = self.drafter.hidden_norm(self.drafter.fc(features))
+        both = self._context(shared).view(batch, rows, layers, 2, kv_heads, head_dim).permute(2, 3, 0, 4, 1, 5)
+        keys = F.rms_norm(both[:, 0], (head_dim,), None, self.config.rms_norm_eps) * self._key_norms[:, None, None, None]
+        positions = lengths[:, None] + torch.arange(rows, device=lengths.device)
+        keys = apply_rope(keys, *self.drafter.rope(positions, features.dtype))
+        write_rows(cache, lengths, torch.stack([keys, both[:, 1]], dim=1))
+
+    def __call__(self, block: Tensor, positions: Tensor, cache: Tensor, visible: list[Rows]) -> Tensor:
+        """``block`` embeddings ``[batch, rows, hidden]`` behind ``cache`` -> hidden states before the final norm."""
+        rope = self.drafter.rope(positions, block.dtype)
+        for layer, (keys, values), rows in zip(self.layers, cache, visible, strict=True):
+            block = over_cache(layer, block, rope, keys, values, rows)
+        return block
+
+    def logits(self, hidden: Tensor, head) -> Tensor:
+        """``[..., hidden]`` before the final norm -> ``[..., vocab]`` by the target's ``head``."""
+        return norm_linear(hidden, self.drafter.norm, head)
+
+
+def _weights(layer: Layer, heads: int) -> LayerWeights:
+    attention, mlp = layer.self_attn, layer.mlp
+    return LayerWeights(
+        heads=heads,
+        attention_norm=layer.input_layernorm,
+        qkv=side_by_side(attention.q_proj, attention.k_proj, attention.v_proj),
+        q_norm=attention.q_norm,
+        k_norm=attention.k_norm,
+        out=attention.o_proj,
+        mlp_norm=layer.post_attention_layernorm,
+        gate_up=side_by_side(mlp.gate_proj, mlp.up_proj),
+        down=mlp.down_proj,
+    )
