@@ -23,7 +23,7 @@ def test_two_runs_become_one_page_that_needs_nothing_else(tmp_path, capsys):
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert not re.search(r"""(src|href|url|action)\s*[=(]\s*["']?(https?:)?//""", page), "nothing to load from elsewhere"
     assert "<script" not in page and "@import" not in page and "@font-face" not in page and "<link" not in page
-    assert page.count("<h1>") == 1 and page.count("<h2") == 11
+    assert page.count("<h1>") == 1 and page.count("<h2") == 12
     assert page.count('src="data:image/png;base64,') == 7
     assert "from harness.report" not in page, "code stays in the notebook"
     assert "out of &lt;memory&gt;" in page and "A\u00a0·\u00a0ddtree" in page
