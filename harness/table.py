@@ -119,7 +119,7 @@ BATCH_COLUMNS = (
     Column("aggregate", "tok/s", "output tokens of a batch after the first of each request / time from its first token to its last", _aggregate),
     Column("aggregate speedup", "[95 %]", "geometric mean over batches of aggregate / baseline's; interval over batches", _estimate("aggregate_speedup")),
     Column("batches", "", "full batches and their size; smaller, failed and interrupted ones are left out", _batches),
-    Column("TTFT", "ms p50/p90/p99", "time to the first token, the prefill of the whole batch inside", _percentiles("ttft_s", 0, 1000)),
+    Column("TTFT in batch", "ms p50/p90/p99", "time to the first token, the prefill of the whole batch inside", _percentiles("ttft_s", 0, 1000)),
 )
 
 

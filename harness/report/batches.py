@@ -80,7 +80,7 @@ def figure(subject: Subject) -> Figure | None:
             ratio.errorbar(where, value, [value - low, high - value], capsize=3, **style)
     ratio.axhline(1, color="black", lw=1, ls=":")
     speed.set_ylabel("aggregate speed, token/s")
-    ratio.set_ylabel("aggregate speedup over the baseline")
+    ratio.set_ylabel("aggregate speedup")
     for axes in (speed, ratio):
         axes.set_xscale("log", base=2)
         axes.set_xticks(sorted({of(*point)["batch_size"] for _, line in lines for point in line}))
