@@ -30,7 +30,7 @@ def main() -> int:
     from omegaconf import open_dict
 
     from harness import stats, suites
-    from harness.measuring import request_of
+    from harness.decoding import request_of
     from harness.metrics import decode_s, mean_round
     from harness.schemas import read
 

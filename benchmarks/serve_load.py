@@ -32,7 +32,7 @@ from harness.engines.openai.client import Client  # noqa: E402
 from harness.engines.openai.prometheus import Counters, gauge  # noqa: E402
 from harness.engines.openai.stream import Answer, Events, ServerFailed, StreamCut  # noqa: E402
 from harness.errors import UserError, kind_and_line  # noqa: E402
-from harness.measuring import request_of  # noqa: E402
+from harness.decoding import request_of  # noqa: E402
 from harness.records import Request, Sampling  # noqa: E402
 from harness.suites import SuiteConfig, load  # noqa: E402
 

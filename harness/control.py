@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
+from harness.decoding import decode_cell, decode_together, prompt_sha256, request_of
 from harness.engines.base import Engine
 from harness.losslessness import Divergence, Setting, losslessness
-from harness.measuring import Schedule, decode_cell, prompt_sha256, request_of
+from harness.measuring import Schedule
 from harness.records import Request
 from harness.store import CONTROL, Cell, Key, Store
 
@@ -29,7 +31,7 @@ def examine(engine: Engine, schedule: Schedule, store: Store, setting: Setting, 
         wanted = [key for key in asked.baseline if key in parted][:CONTROLS]
         finished = {cell.key for cell in store.cells(CONTROL)}
         for cell in _control(engine, asked, [key for key in wanted if key not in finished], session):
-            store.append(cell, CONTROL)
+            store.append(cell, name=CONTROL)
     return margins
 
 
@@ -38,12 +40,21 @@ class Conversations:
 
     def __init__(self, engine: Engine, schedule: Schedule, cells: Sequence[Cell], baseline: str) -> None:
         self._engine, self._schedule, self._name = engine, schedule, baseline
+        self.alone = schedule.batch == 1
         self._rows = {row.id: row for row in schedule.rows}
         self.baseline: Mapping[Key, Cell] = {cell.key: cell for cell in cells if cell.key.strategy == baseline}
 
     def own(self, key: Key) -> Key:
         """The baseline's cell of the same prompt, turn and repetition."""
         return key._replace(strategy=self._name)
+
+    def batch_of(self, key: Key) -> tuple[Key, ...]:
+        """The baseline's cells that were decoded with ``key``, itself among them, in their order in the batch."""
+        if self.alone:
+            return (key,)
+        at = (self.baseline[key].batch, key.turn, key.repetition)
+        held = [c for c in self.baseline.values() if c.batch_size and (c.batch, c.key.turn, c.key.repetition) == at]
+        return tuple(cell.key for cell in sorted(held, key=lambda cell: cell.order))
 
     def request(self, key: Key) -> Request | None:
         """What the baseline was asked there; ``None`` when its prompt cannot be made again token for token."""
@@ -53,7 +64,7 @@ class Conversations:
             answer = self.baseline[own._replace(turn=turn)].text
             messages += [{"role": "user", "content": questions[turn]}, {"role": "assistant", "content": answer}]
         messages.append({"role": "user", "content": questions[key.turn]})
-        request = request_of(self._engine, messages, self._schedule.sampling_of(key.repetition))
+        request = request_of(self._engine, messages, self._schedule.sampling_of(key.repetition), alone=self.alone)
         return request if prompt_sha256(request.prompt_ids) == self.baseline[own].prompt_sha256 else None
 
 
@@ -81,8 +92,18 @@ def _margin(engine: Engine, prompt_ids: Sequence[int], prefix: Sequence[int]) ->
 
 
 def _control(engine: Engine, asked: Conversations, keys: Sequence[Key], session: int) -> Iterator[Cell]:
-    for order, key in enumerate(keys):
-        request = asked.request(key)
-        if request is not None:
-            cell = Cell(key, asked.baseline[key].category, order, session=session, started_at=time.time())
-            yield decode_cell(engine, cell, lambda request=request: request)
+    """The baseline's cells of ``keys`` again, each decoded as it was: alone, or in its batch."""
+    order = 0
+    for members in dict.fromkeys(map(asked.batch_of, keys)):
+        requests = {key: request for key in members if (request := asked.request(key)) is not None}
+        before = [asked.baseline[key] for key in requests]
+        cells = [Cell(cell.key, cell.category, order, session=session, started_at=time.time(), batch=cell.batch) for cell in before]
+        makers = [lambda request=request: request for request in requests.values()]
+        if asked.alone:
+            cells = [decode_cell(engine, cell, make) for cell, make in zip(cells, makers)]
+        else:
+            cells = decode_together(engine, cells, makers)
+        for cell in cells:
+            if cell.key in keys:
+                yield replace(cell, order=order)
+                order += 1

@@ -15,7 +15,7 @@ from harness.plot import draw
 from harness.schemas import Plan
 from harness.store import CONTROL, PLOT, SUMMARY, TABLE, Cell, Key, Store, finite
 from harness.summary import headline, prompts_sha256, summarise
-from harness.table import COLUMNS, LOAD_COLUMNS, markdown, meanings, terminal_table
+from harness.table import BATCH_COLUMNS, COLUMNS, LOAD_COLUMNS, Second, markdown, meanings, terminal_table
 
 DONE, NOTHING_MEASURED, INTERRUPTED = 0, 1, 130
 
@@ -29,14 +29,13 @@ def finish(
     lossless = None
     if setting := setting_of(plan, _settings(store)):
         lossless = losslessness(cells, list(store.cells(CONTROL)), setting, margins)
-    notes = [*_notes(cells, lossless, interrupted, store), *remarks]
+    notes = [*_notes(cells, lossless, interrupted, store), *_too_few(cells, plan.measure.batch), *remarks]
     asked = {"history": plan.suite.history, "prompts_sha256": prompts_sha256(cells)}
     about = {"interrupted": interrupted, **asked, "order": plan.measure.order}
     about |= {"losslessness": lossless and lossless.to_json(), "notes": notes}
     whole = finite({**about, "strategies": summary})
     store.write_json(SUMMARY, whole)
-    order = plan.measure.order if plan.measure.load else None
-    store.write_text(TABLE, markdown(summary, _title(plan), notes, load=order))
+    store.write_text(TABLE, markdown(summary, _title(plan), notes, second=_second(plan)))
     store.write(PLOT, draw(summary, {cell.key.prompt: cell.category for cell in cells}, _title(plan)))
     return show(store, plan, whole)
 
@@ -59,9 +58,9 @@ def show(store: Store, plan: Plan, summary: Mapping[str, Any]) -> int:
         console.width = 120
     console.print(terminal_table(figures, _title(plan), console.width))
     shown = COLUMNS
-    if plan.measure.load:
-        shown += LOAD_COLUMNS
-        console.print(terminal_table(figures, f"\nunder load: {plan.measure.order}", console.width, columns=LOAD_COLUMNS))
+    if second := _second(plan):
+        shown += second.columns
+        console.print(terminal_table(figures, f"\n{second.title}", console.width, columns=second.columns))
     console.print()
     for line in [*meanings(shown), "", *summary.get("notes", []), f"everything is in {store.folder}"]:
         console.print(line, markup=False, soft_wrap=True, style="bold red" if line.startswith(LOUD) else None)
@@ -70,6 +69,12 @@ def show(store: Store, plan: Plan, summary: Mapping[str, Any]) -> int:
     if interrupted:
         return INTERRUPTED
     return DONE if any(found["cells"] > found["failed"] for found in figures.values()) else NOTHING_MEASURED
+
+
+def _second(plan: Plan) -> Second | None:
+    if plan.measure.load:
+        return Second(f"Under load: {plan.measure.order}", LOAD_COLUMNS)
+    return Second(f"In batches: {plan.measure.order}", BATCH_COLUMNS) if plan.measure.batch > 1 else None
 
 
 def _title(plan: Plan) -> str:
@@ -83,6 +88,11 @@ def setting_of(plan: Plan, settings: Mapping) -> Setting | None:
     dtype = str(settings.get("dtype", "unknown dtype")).removeprefix("torch.")
     greedy = plan.sampling.temperature == 0
     return Setting(plan.measure.baseline, list(plan.arms), dtype, greedy, plan.measure.repetitions)
+
+
+def _too_few(cells: Sequence[Cell], batch: int) -> list[str]:
+    most = max((cell.batch_size for cell in cells if cell.batch_size), default=batch)
+    return [f"measure.batch={batch}: the suite has too few prompts for it; the largest batches held {most}"] if most < batch else []
 
 
 def _notes(cells: list[Cell], lossless: Losslessness | None, interrupted: bool, store: Store) -> list[str]:

@@ -1,18 +1,20 @@
-"""Measures cell after cell: for each prompt all strategies, in an order shuffled by seed, so that drift hits all alike."""
+"""Measures prompt after prompt, or batch after batch: all strategies each, in an order shuffled by seed, so that drift hits all alike."""
 
 from __future__ import annotations
 
-import hashlib
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness import memory
+from harness.decoding import decode_cell, decode_together, request_of
 from harness.engines.base import Engine
 from harness.records import Request, Sampling
-from harness.store import Cell, Failure, Key
+from harness.store import Cell, Key
 from harness.suites import Row
+
+# The messages so far; None once a turn has failed.
+Conversation = list[dict[str, str]] | None
 
 # Decoded before anything is measured, so that no measured prompt pays for compiling, page faults or cold caches.
 WARMUP_PROMPTS = (
@@ -28,7 +30,7 @@ class Schedule:
     """What is measured and how often. ``seed`` shuffles; repetition r samples with ``sampling.seed + r``.
 
     ``history_of`` names the strategy whose answers are every strategy's history; ``None``: each has its own.
-    ``round_times`` False leaves the phases of the rounds untimed.
+    ``round_times`` False leaves the phases of the rounds untimed. ``batch`` prompts are decoded at once, 1: each alone.
     """
 
     rows: Sequence[Row]
@@ -38,6 +40,7 @@ class Schedule:
     seed: int
     history_of: str | None = None
     round_times: bool = True
+    batch: int = 1
 
     @property
     def cells(self) -> int:
@@ -46,91 +49,108 @@ class Schedule:
     def sampling_of(self, repetition: int) -> Sampling:
         return replace(self.sampling, seed=self.sampling.seed + repetition)
 
+    def groups(self) -> list[Sequence[Row]]:
+        """The rows that are decoded together, in the suite's order; the last group may be smaller."""
+        return [self.rows[begin : begin + self.batch] for begin in range(0, len(self.rows), self.batch)]
+
     def keys(self) -> Iterator[Key]:
         """Every cell's key, in the order of measuring."""
         for repetition in range(self.repetitions):
-            for row in self.rows:
-                for turn in range(len(row.turns)):
-                    for strategy in self.order(row, repetition):
-                        yield Key(row.id, turn, strategy, repetition)
+            for group in self.groups():
+                for turn, rows in enumerate(turns_of(group)):
+                    for strategy in self.order(group, repetition):
+                        for row in rows:
+                            yield Key(row.id, turn, strategy, repetition)
 
-    def order(self, row: Row, repetition: int) -> list[str]:
-        """The strategies in this prompt's and repetition's order, a function of the seed alone."""
-        shuffled = list(self.strategies)
-        random.Random(f"{self.seed} {row.id} {repetition}").shuffle(shuffled)
+    def order(self, group: Sequence[Row], repetition: int) -> list[str]:
+        """The strategies in this group's and repetition's order, a function of the seed alone."""
+        shuffled, ids = list(self.strategies), " ".join(row.id for row in group)
+        random.Random(f"{self.seed} {ids} {repetition}").shuffle(shuffled)
         return shuffled
 
 
+def turns_of(group: Sequence[Row]) -> list[list[Row]]:
+    """For each turn the rows that have it: later turns of a batch are a batch again, without conversations that are over."""
+    return [[row for row in group if turn < len(row.turns)] for turn in range(max(len(row.turns) for row in group))]
+
+
 def warm_up(engine: Engine, schedule: Schedule, prompts: int) -> None:
-    """Let every strategy decode ``prompts`` prompts that are not measured."""
+    """Let every strategy decode ``prompts`` prompts that are not measured, or as many batches of every size that will come."""
+    sizes = {len(rows) for group in schedule.groups() for rows in turns_of(group)}
     for number in range(prompts):
-        messages = [{"role": "user", "content": WARMUP_PROMPTS[number % len(WARMUP_PROMPTS)]}]
-        for strategy in schedule.strategies:
-            try:
-                request = request_of(engine, messages, schedule.sampling, schedule.round_times, alone=False)
-                engine.decode(strategy, request)
-            except Exception:
-                pass  # its cells will fail too, and say why
+        for size in sorted(sizes, reverse=True):
+            words = [WARMUP_PROMPTS[(number + place) % len(WARMUP_PROMPTS)] for place in range(size)]
+            for strategy in schedule.strategies:
+                try:
+                    _warm_up(engine, schedule, strategy, words)
+                except Exception:
+                    pass  # its cells will fail too, and say why
+
+
+def _warm_up(engine: Engine, schedule: Schedule, strategy: str, words: Sequence[str]) -> None:
+    conversations = [followed([], question) for question in words]
+    requests = [request_of(engine, messages, schedule.sampling, schedule.round_times, alone=False) for messages in conversations]
+    if schedule.batch > 1:
+        engine.decode_batch(strategy, requests)
+    else:
+        engine.decode(strategy, *requests)
 
 
 def measure(
     engine: Engine, schedule: Schedule, finished: Mapping[Key, Cell] | None = None, session: int = 0
-) -> Iterator[Cell]:
-    """Every cell of the schedule that is not ``finished``, as it is done. A cell that fails is a cell with a reason.
+) -> Iterator[list[Cell]]:
+    """Every cell of the schedule that is not ``finished``, as it is done, those of a batch together. One that fails has a reason.
 
-    Finished cells give later turns their history, by their stored texts; those that failed stay failed.
+    Finished cells give later turns their history, by their stored texts; those that failed stay failed. Batches are those of the
+    schedule and not of what is missing: one that was stored in part is decoded again as a whole, and gives what is missing.
     """
-    order = 0
+    finished, order = finished or {}, 0
     for repetition in range(schedule.repetitions):
-        sampling = schedule.sampling_of(repetition)
-        for row in schedule.rows:
-            # What each strategy's conversation holds so far, by whose answers they are; None once one has failed.
-            histories: dict[str, list[dict[str, str]] | None] = {name: [] for name in schedule.strategies}
-            for turn, question in enumerate(row.turns):
-                asked = {"role": "user", "content": question}
-                answers: dict[str, list[dict[str, str]] | None] = {}
-                for strategy in schedule.order(row, repetition):
-                    key = Key(row.id, turn, strategy, repetition)
-                    history = histories[schedule.history_of or strategy]
-                    cell = (finished or {}).get(key)
-                    if cell is None:
-                        cell = Cell(key, row.category, order, session=session, started_at=time.time())
-                        cell = measured(engine, cell, history, asked, sampling, schedule.round_times)
-                        yield cell
-                    answered = {"role": "assistant", "content": cell.text}
-                    answers[strategy] = None if cell.failure else [*history, asked, answered]
-                    order += 1
+        for number, group in enumerate(schedule.groups()):
+            # What each strategy's conversations hold so far, by whose answers they are and by row.
+            histories: dict[str, dict[str, Conversation]] = {name: {row.id: [] for row in group} for name in schedule.strategies}
+            for turn, rows in enumerate(turns_of(group)):
+                answers: dict[str, dict[str, Conversation]] = {}
+                for strategy in schedule.order(group, repetition):
+                    keys = [Key(row.id, turn, strategy, repetition) for row in rows]
+                    cells = [Cell(key, row.category, order + i, session=session) for i, (key, row) in enumerate(zip(keys, rows))]
+                    history, answers[strategy] = histories[schedule.history_of or strategy], {}
+                    asked = [followed(history[row.id], row.turns[turn]) for row in rows]
+                    if missing := [key for key in keys if key not in finished]:
+                        cells = _decoded(engine, schedule, number, cells, asked)
+                        yield [cell for cell in cells if cell.key in missing]
+                    for key, messages, cell in zip(keys, asked, cells):
+                        cell = finished.get(key, cell)
+                        answered = {"role": "assistant", "content": cell.text}
+                        answers[strategy][key.prompt] = None if cell.failure else [*messages, answered]
+                    order += len(rows)
                 histories = answers
 
 
-def measured(engine: Engine, cell: Cell, history, asked, sampling: Sampling, round_times: bool, alone: bool = True) -> Cell:
-    """``cell`` with the answer to ``asked`` behind ``history``, which is ``None`` where a turn before has failed."""
-    if history is None:
-        return replace(cell, failure=Failure("TurnBefore", "the turn before this one failed"))
-    return decode_cell(engine, cell, lambda: request_of(engine, [*history, asked], sampling, round_times, alone))
+def followed(history: Conversation, question: str) -> Conversation:
+    """A conversation with its next question."""
+    return None if history is None else [*history, {"role": "user", "content": question}]
 
 
-def decode_cell(engine: Engine, cell: Cell, request: Callable[[], Request]) -> Cell:
-    """``cell`` with what the engine made of ``request()``; whatever either raises is the cell's failure."""
-    try:
-        asked = request()
-        cell = replace(cell, prompt_tokens=len(asked.prompt_ids), prompt_sha256=prompt_sha256(asked.prompt_ids))
-        memory.reset_peaks()
-        decoded = engine.decode(cell.key.strategy, asked)
-        host, device = engine.peaks() if hasattr(engine, "peaks") else (memory.host_peak_bytes(), memory.device_peak_bytes())
-        text = engine.text(list(decoded.tokens)) if decoded.text is None else decoded.text
-    except Exception as error:  # whatever an engine raises is this cell's result, and the run goes on
-        return replace(cell, failure=Failure(type(error).__name__, " ".join(str(error).split())))
-    return replace(cell, decoded=decoded, text=text, host_peak_bytes=host, device_peak_bytes=device)
+def _decoded(engine: Engine, schedule: Schedule, number: int, cells: Sequence[Cell], asked: Sequence[Conversation]) -> list[Cell]:
+    """``cells``, one strategy's, with its answers to ``asked``: batch ``number``, or one request alone."""
+    sampling, alone, begun = schedule.sampling_of(cells[0].key.repetition), schedule.batch == 1, time.time()
+    requests = [asking(engine, messages, sampling, schedule.round_times, alone) for messages in asked]
+    if alone:
+        return [decode_cell(engine, replace(cell, started_at=begun), request) for cell, request in zip(cells, requests)]
+    return decode_together(engine, [replace(cell, started_at=begun, batch=number) for cell in cells], requests)
 
 
-def request_of(
-    engine: Engine, messages: list[dict[str, str]], sampling: Sampling, round_times: bool = True, alone: bool = True
-) -> Request:
-    ids, ends = tuple(engine.render(messages)), tuple(engine.end_tokens)
-    return Request(ids, ends, sampling, round_times, tuple(messages), alone)
+class TurnBefore(Exception):
+    """A conversation cannot go on: it has no answer to go on from."""
 
 
-def prompt_sha256(prompt_ids: Sequence[int]) -> str:
-    """Over the token ids in decimal with spaces between."""
-    return hashlib.sha256(" ".join(map(str, prompt_ids)).encode()).hexdigest()
+def asking(engine: Engine, messages: Conversation, sampling: Sampling, round_times: bool, alone: bool) -> Callable[[], Request]:
+    """What makes the request for the next answer of a conversation. It raises ``TurnBefore`` where a turn has failed."""
+
+    def request() -> Request:
+        if messages is None:
+            raise TurnBefore("the turn before this one failed")
+        return request_of(engine, messages, sampling, round_times, alone)
+
+    return request

@@ -6,9 +6,10 @@ import sys
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from inspect import isclass
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from harness import busy, environment, interrupt, resume, suites
@@ -45,8 +46,6 @@ def run(config: DictConfig) -> int:
         print(f"nothing is left to do in {store.folder}", file=sys.stderr)
         return show(store, plan, summary)
     engine = _build(plan)
-    if plan.measure.load and not getattr(engine, "concurrent", False):
-        raise UserError(f"engine={plan.engine.name}: answers one request at a time; for measure.concurrency and measure.rate take engine=openai")
     said = [check_room(engine, suite.rows, plan.sampling.max_new_tokens)]
     seeds = {"sampling": plan.sampling.seed, "measure": plan.measure.seed}
     about_suite = suite.to_json() | {"history": plan.suite.history}
@@ -77,13 +76,27 @@ def _build(plan: Plan) -> Engine:
     config = plan.engine.copy()
     with open_dict(config):
         del config["name"]
-    return instantiate(config, model=plan.model, strategies=plan.arms, _recursive_=False)
+    if isclass(factory := get_object(config._target_)):  # then it can be said before the target is loaded
+        _require_able(factory, plan)
+    engine = instantiate(config, model=plan.model, strategies=plan.arms, _recursive_=False)
+    _require_able(engine, plan)
+    return engine
+
+
+def _require_able(engine: Engine | type[Engine], plan: Plan) -> None:
+    """Raise ``UserError`` unless the engine can take as many requests at once as are asked for."""
+    name, asked, concurrent = plan.engine.name, plan.measure, getattr(engine, "concurrent", False)
+    if asked.load and not concurrent:
+        raise UserError(f"engine={name}: answers one request at a time; for measure.concurrency and measure.rate take engine=openai")
+    if asked.batch > 1 and not hasattr(engine, "decode_batch"):
+        here = f", or with this one measure.concurrency={asked.batch}" if concurrent else ""
+        raise UserError(f"engine={name}: takes no batch of requests; for measure.batch={asked.batch} take engine=torch{here}")
 
 
 def _schedule(plan: Plan, rows) -> Schedule:
     measured = plan.measure
     return Schedule(
-        rows, list(plan.arms), plan.sampling, measured.repetitions, measured.seed, plan.history_of, measured.round_times
+        rows, list(plan.arms), plan.sampling, measured.repetitions, measured.seed, plan.history_of, measured.round_times, measured.batch
     )
 
 
@@ -96,14 +109,16 @@ def _measure(
         return
     if asked.load:
         warm_up_under_load(engine, schedule, asked.load, asked.warmup)
-        cells = measure_under_load(engine, schedule, asked.load, finished, session, store.append_block)
+        measured = ([cell] for cell in measure_under_load(engine, schedule, asked.load, finished, session, store.append_block))
     else:
         warm_up(engine, schedule, asked.warmup)
-        cells = measure(engine, schedule, finished, session)
+        measured = measure(engine, schedule, finished, session)
     with Sampler(store.folder / SAMPLES) as sampler, progress(missing) as advance:
-        for cell in cells:
-            store.append(replace(cell, throttled=sampler.throttled(cell.started_at)))
-            advance(_words(cell))
+        for cells in measured:
+            throttled = sampler.throttled(cells[0].started_at)
+            store.append(*(replace(cell, throttled=throttled) for cell in cells))
+            for cell in cells:
+                advance(_words(cell))
 
 
 def _words(cell: Cell) -> str:

@@ -45,7 +45,8 @@ class MeasureConfig:
     """The ``measure`` group. ``baseline`` names the arm to compare with; None: no speedups.
 
     ``round_times`` False leaves the phases of the rounds untimed, to see what timing them costs. ``concurrency`` and
-    ``rate`` put the engine under load (``harness.under_load.Load``); both ``None``: one request at a time, strategies interleaved.
+    ``rate`` put the engine under load (``harness.under_load.Load``); both ``None``: strategies interleaved, ``batch`` requests
+    at once.
     """
 
     repetitions: int = 1
@@ -54,6 +55,7 @@ class MeasureConfig:
     baseline: str | None = "baseline"
     root: str = "results/runs"
     round_times: bool = True
+    batch: int = 1
     concurrency: int | None = None
     rate: float | None = None
 
@@ -62,21 +64,26 @@ class MeasureConfig:
         _require("measure.seed", self.seed, self.seed >= 0, "0 or more")
         _require("measure.warmup", self.warmup, self.warmup >= 0, "0 (no warm-up) or more")
         _require("measure.root", self.root, bool(self.root), "a folder")
+        _require("measure.batch", self.batch, self.batch >= 1, "1 (each request alone) or more")
         _require("measure.concurrency", self.concurrency, self.concurrency is None or self.concurrency >= 1, "1 or more, or null")
         _require("measure.rate", self.rate, self.rate is None or 0 < self.rate < math.inf, "above 0 arrivals a second, or null")
         if self.concurrency is not None and self.rate is not None:
             raise UserError(f"measure.rate={self.rate} and measure.concurrency={self.concurrency}: a load has one of the two; take the other away")
+        if self.batch > 1 and self.load:
+            key, value = ("rate", self.rate) if self.rate else ("concurrency", self.concurrency)
+            raise UserError(f"measure.batch={self.batch} and measure.{key}={value}: under load requests come one by one; take one of the two away")
 
     @property
     def load(self) -> Load | None:
-        """``None``: one request at a time."""
+        """``None``: one request, or one batch, at a time."""
         return Load(self.concurrency, self.rate) if self.concurrency or self.rate else None
 
     @property
     def order(self) -> str:
         """How requests follow one another, in words for the result."""
         if self.load is None:
-            return "one request at a time, strategies interleaved"
+            at_once = "one request" if self.batch == 1 else f"a batch of {self.batch} requests"
+            return f"{at_once} at a time, strategies interleaved"
         if self.concurrency:
             return f"{self.concurrency} conversations at a time (closed loop), strategies in turns A B, B A"
         return f"{self.rate:g} conversations a second at Poisson times (open loop), strategies in turns A B, B A"

@@ -49,6 +49,10 @@ class Cell:
     cells of a run in the order in which they were measured, ``session`` the processes that worked on it: 0 is the
     first, every resumption adds one. ``started_at`` is in seconds since 1970. ``throttled`` says whether the machine
     held its clocks back meanwhile, ``None`` where it does not tell.
+
+    ``batch`` numbers the prompts that were decoded together: cells of one batch, turn, repetition, strategy and session
+    came from one call. ``batch_size`` is how many requests that call was given; a request that failed before has none.
+    Both are ``None`` where requests go one by one.
     """
 
     key: Key
@@ -64,6 +68,8 @@ class Cell:
     session: int = 0
     started_at: float = 0.0
     throttled: bool | None = None
+    batch: int | None = None
+    batch_size: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         rest = {name: value for name, value in asdict(self).items() if name != "key"}
@@ -121,8 +127,9 @@ class Store:
             pass  # some network file systems have no locks
         return self._held.fileno()
 
-    def append(self, cell: Cell, name: str = CELLS) -> None:
-        lines.append(self.folder / name, cell.to_json())
+    def append(self, *cells: Cell, name: str = CELLS) -> None:
+        """Those that were measured together in one call, so that a kill seldom leaves a part of them."""
+        lines.append(self.folder / name, *(cell.to_json() for cell in cells))
 
     def append_block(self, block: Block) -> None:
         lines.append(self.folder / BLOCKS, block.to_json())

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from harness import metrics, stats, throughput
+from harness import aggregate, metrics, stats, throughput
 from harness.block import Block
 from harness.records import Decoded
 from harness.store import Cell
@@ -23,6 +23,8 @@ HEADLINE = (
     "tpot_p50_s",
     "peak_memory_bytes",
     "throughput_tokens_per_s",
+    "aggregate_tokens_per_s",
+    "aggregate_speedup",
 )
 
 
@@ -81,6 +83,7 @@ def _strategy(
         "tpot_p50_s": tpot["p50"],
         "peak_memory_bytes": _peak(c.host_peak_bytes + c.device_peak_bytes for c in cells if c.decoded),
         **load,
+        **aggregate.figures(cells, reference, is_baseline, seed),
         "cells": len(cells),
         "failed": sum(cell.failure is not None for cell in cells),
         "output_tokens": sum(map(metrics.output_tokens, requests)),
@@ -114,8 +117,8 @@ def _peak(peaks: Iterable[int]) -> int | None:
 
 def _bandwidth_use(cells: Sequence[Cell], settings: Mapping[str, Any]) -> float | None:
     known = [settings.get(name) for name in ("weight_bytes", "cache_bytes_per_token", "copy_bytes_per_s")]
-    if not all(isinstance(value, (int, float)) and value > 0 for value in known):
-        return None
+    if not all(isinstance(value, (int, float)) and value > 0 for value in known) or any(cell.batch_size for cell in cells):
+        return None  # what a round of a batch moves is shared by its requests
     return metrics.bandwidth_use([(cell.prompt_tokens, cell.decoded) for cell in cells if cell.decoded], *known)
 
 

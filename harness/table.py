@@ -25,13 +25,16 @@ def _number(value: float | None, digits: int, scale: float = 1) -> str:
     return "–" if value is None else f"{value * scale:.{digits}f}"
 
 
-def _speedup(figures: Figures) -> str:
-    if figures["speedup"] is None:
+def _estimate(figure: str) -> Callable[[Figures], str]:
+    return lambda figures: interval(figures[figure])
+
+
+def interval(estimate: Sequence[float | None] | None) -> str:
+    """``2.10× [1.90, 2.30]``, without the bracket where the data carry no interval."""
+    if estimate is None:
         return "–"
-    value, low, high = figures["speedup"]
-    if low == high == value:
-        return f"{value:.2f}×"
-    return f"{value:.2f}×" if low is None else f"{value:.2f}× [{low:.2f}, {high:.2f}]"
+    value, low, high = estimate
+    return f"{value:.2f}×" if low is None or low == high else f"{value:.2f}× [{low:.2f}, {high:.2f}]"
 
 
 def _percentiles(figure: str, digits: int, scale: float) -> Callable[[Figures], str]:
@@ -48,6 +51,15 @@ def _requests(figures: Figures) -> str:
 
 def _in_flight(figures: Figures) -> str:
     return f"{_number(figures['in_flight_mean'], 1)}, {_number(figures['in_flight_max'], 0)}"
+
+
+def _aggregate(figures: Figures) -> str:
+    return _number(figures["aggregate_tokens_per_s"], 1)
+
+
+def _batches(figures: Figures) -> str:
+    left_out = f" ({figures['batches_left_out']} left out)" if figures["batches_left_out"] else ""
+    return "–" if figures["batches"] is None else f"{figures['batches']} of {figures['batch_size']}{left_out}"
 
 
 def _chunk_tokens(figures: Figures) -> str:
@@ -83,7 +95,7 @@ def _cells(figures: Figures) -> str:
 
 COLUMNS = (
     Column("speed", "tok/s", "output tokens after the first / time from first to last", _speed),
-    Column("speedup", "[95 %]", "geometric mean over prompts of speed / baseline's; interval over prompts (few: Student's t, very wide)", _speedup),
+    Column("speedup", "[95 %]", "geometric mean over prompts of speed / baseline's; interval over prompts (few: Student's t, very wide)", _estimate("speedup")),
     Column("acceptance", "tok/round", "tokens that a round (one target pass) delivers, bonus token included", _acceptance),
     Column("TTFT", "ms", "median time to the first token", _ttft),
     Column("TPOT", "ms p50/p90/p99", "time per output token after the first; percentiles over answers", _percentiles("tpot_s", 1, 1000)),
@@ -102,6 +114,22 @@ LOAD_COLUMNS = (
     Column("chunk size", "tok", "tokens of a delivery after the first, mean", _chunk_tokens),
     Column("end to end", "s p50/p90/p99", "time from the request to its last token", _percentiles("end_to_end_s", 2, 1)),
 )
+
+BATCH_COLUMNS = (
+    Column("aggregate", "tok/s", "output tokens of a batch after the first of each request / time from its first token to its last", _aggregate),
+    Column("aggregate speedup", "[95 %]", "geometric mean over batches of aggregate / baseline's; interval over batches", _estimate("aggregate_speedup")),
+    Column("batches", "", "full batches and their size; smaller, failed and interrupted ones are left out", _batches),
+    Column("TTFT in batch", "ms p50/p90/p99", "time to the first token, the prefill of the whole batch inside", _percentiles("ttft_s", 0, 1000)),
+)
+
+
+@dataclass(frozen=True)
+class Second:
+    """A second table of the same rows, for a run under load or in batches."""
+
+    title: str
+    columns: Sequence[Column]
+
 
 WIDE = 96
 NARROW_COLUMNS = 6
@@ -129,12 +157,12 @@ def meanings(columns: Sequence[Column] = COLUMNS) -> list[str]:
 
 
 def markdown(
-    summary: Mapping[str, Figures], title: str, notes: list[str], first: str = "strategy", load: str | None = None
+    summary: Mapping[str, Figures], title: str, notes: Sequence[str], first: str = "strategy", second: Second | None = None
 ) -> str:
-    """The table with its title, a list of what each column means, and ``notes``; a second table for a run under ``load``."""
+    """The table with its title, a list of what each column means, and ``notes``; a ``second`` table where there is one."""
     lines = [f"# {title}", "", *_markdown_table(summary, COLUMNS, first)]
-    if load:
-        lines += ["", f"Under load: {load}.", "", *_markdown_table(summary, LOAD_COLUMNS, first)]
+    if second:
+        lines += ["", f"{second.title}.", "", *_markdown_table(summary, second.columns, first)]
     return "\n".join(lines + ([""] + [f"- {note}" for note in notes] if notes else [])) + "\n"
 
 

@@ -12,8 +12,9 @@ from typing import Any
 from harness import measuring
 from harness.arrivals import poisson_arrivals_s
 from harness.block import Block
+from harness.decoding import decode_cell
 from harness.engines.base import Engine
-from harness.measuring import Schedule, measured
+from harness.measuring import Schedule, asking, followed
 from harness.metrics import output_tokens
 from harness.store import Cell, Key
 from harness.suites import Row
@@ -121,12 +122,12 @@ def _conversation(engine, schedule: Schedule, row: Row, strategy: str, repetitio
     """A row's turns in order, each after the answer before it; finished ones give their stored texts."""
     history: list[dict[str, str]] | None = []
     for key, question in zip(_keys(row, strategy, repetition), row.turns, strict=True):
-        asked, cell = {"role": "user", "content": question}, finished.get(key)
+        asked, cell = followed(history, question), finished.get(key)
         if cell is None:
             cell = Cell(key, row.category, order=0, session=session, started_at=time.time())
-            cell = measured(engine, cell, history, asked, schedule.sampling_of(repetition), schedule.round_times, alone=False)
+            cell = decode_cell(engine, cell, asking(engine, asked, schedule.sampling_of(repetition), schedule.round_times, alone=False))
             yield cell
-        history = None if cell.failure else [*history, asked, {"role": "assistant", "content": cell.text}]
+        history = None if cell.failure else [*asked, {"role": "assistant", "content": cell.text}]
 
 
 def _keys(row: Row, strategy: str, repetition: int) -> list[Key]:

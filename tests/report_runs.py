@@ -16,7 +16,7 @@ from harness.summary import prompts_sha256
 KINDS = ("chat", "code", "maths")
 
 
-def config(budget: int = 16, temperature: float = 0.0, model: str = "m", suite: str = "quick", baseline="baseline"):
+def config(budget: int = 16, temperature: float = 0.0, model: str = "m", suite: str = "quick", baseline="baseline", batch: int = 1):
     return {
         "strategy": {"name": "ddtree", "_target_": "strategies.ddtree.build", "budget": budget},
         "arms": {"baseline": {"name": "baseline", "_target_": "strategies.baseline.build"}},
@@ -24,7 +24,7 @@ def config(budget: int = 16, temperature: float = 0.0, model: str = "m", suite: 
         "model": {"name": model, "path": None},
         "suite": {"name": suite, "limit": None},
         "sampling": {"temperature": temperature, "max_new_tokens": 9},
-        "measure": {"baseline": baseline, "seed": 0, "repetitions": 1, "round_times": True},
+        "measure": {"baseline": baseline, "seed": 0, "repetitions": 1, "round_times": True, "batch": batch},
     }
 
 
@@ -58,21 +58,24 @@ def save(
     folder: Path, prompts: int = 8, differs: bool = False, failed: bool = False, ended: bool = True, phases: bool = True,
     dtype: str = "bfloat16", **settings,
 ) -> Path:  # fmt: skip
-    """A run's folder. ``differs``: ddtree's first answer parts at token 4, where the margin was 0.25."""
+    """A run's folder. ``differs``: ddtree's first answer parts at token 4, where the margin was 0.25. With ``batch`` requests
+    at once ddtree's rounds take 1 + 0.6 (batch - 1) times as long."""
     made = config(**settings)
+    batch = made["measure"]["batch"]
     folder.mkdir(parents=True)
     text = OmegaConf.to_yaml(OmegaConf.create(made))
     (folder / "config.yaml").write_text(text)
     store = Store(folder)
     store.write_json("environment.json", {**environment(dtype), "config_sha256": sha256(text.encode()).hexdigest()})
     for number in range(prompts):
-        for strategy, a_round, round_s in (("baseline", 1, 0.02), ("ddtree", 4, 0.03 + 0.001 * number)):
+        for strategy, a_round, round_s in (("baseline", 1, 0.02), ("ddtree", 4, (0.03 + 0.001 * number) * (0.4 + 0.6 * batch))):
             key = Key(f"q/{number}", 0, strategy, 0)
             tokens = [(7 * number + i) % 50 for i in range(9)]
             if differs and number == 0 and strategy == "ddtree":
                 tokens[4] = 99
             answer = decoded(tokens, a_round, round_s, phases)
-            store.append(Cell(key, KINDS[number % 3], number, 5, f"sha{number}", answer))
+            together = {"batch": number // batch, "batch_size": min(batch, prompts - number // batch * batch)} if batch > 1 else {}
+            store.append(Cell(key, KINDS[number % 3], number, 5, f"sha{number}", answer, **together))
     if failed:
         store.append(Cell(Key("q/last", 0, "ddtree", 0), "chat", 99, failure=Failure("RuntimeError", "out of <memory>")))
     if ended:

@@ -44,10 +44,10 @@ def make_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
 
-    def make(label, round_s=0.01, a_round=2, failing=None):
+    def make(label, round_s=0.01, a_round=2, failing=None, config=CONFIG):
         store = Store.create("runs", label, datetime(2026, 1, 2))
-        store.write_text("config.yaml", CONFIG)
-        store.write_json("environment.json", {**ENVIRONMENT, "config_sha256": sha256(CONFIG.encode()).hexdigest()})
+        store.write_text("config.yaml", config)
+        store.write_json("environment.json", {**ENVIRONMENT, "config_sha256": sha256(config.encode()).hexdigest()})
         for order, (prompt, strategy, repetition) in enumerate(
             (p, s, r) for r in range(2) for p in "abcdefgh" for s in ("baseline", "ddtree")
         ):
@@ -81,6 +81,16 @@ def test_two_runs_and_a_stored_baseline(make_run, capsys):
     assert said(capsys, slow, "--against", "cpu", "--tolerance", "0.2")[0] == 0
     assert said(capsys, slow, "--against", "cpu", "--only", "acceptance")[0] == 0
     assert said(capsys, good, "--against", "cpu", "--absolute", "--common", "--strategy", "ddtree")[0] == 0
+
+
+def test_runs_in_batches_of_other_sizes_have_no_speeds_to_compare(make_run, capsys):
+    alone, eight = make_run("alone"), make_run("eight", config=CONFIG.replace("{baseline: baseline}", "{baseline: baseline, batch: 8}"))
+    assert (read(alone).about.batch, read(eight).about.batch) == (1, 8) and said(capsys, "--save", "eight", eight)[0] == 0
+    for baseline in (eight, "eight"):
+        status, out, err = said(capsys, alone, "--against", baseline)
+        assert (status, out) == (2, "") and "batch: 1 in the candidate, 8 in the baseline" in err and "--only acceptance" in err
+        assert said(capsys, alone, "--against", baseline, "--only", "acceptance")[0] == 0
+    assert said(capsys, eight, "--against", "eight")[0] == 0
 
 
 def test_a_stored_baseline_is_what_the_run_was_and_names_no_place(make_run):

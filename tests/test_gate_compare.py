@@ -174,7 +174,7 @@ def test_one_prompt_or_one_repetition_is_inconclusive_and_says_what_to_do(one):
     [
         ("model_sha256", "xyz"), ("dtype", "bfloat16"), ("engine", "vllm"), ("suite", "gsm8k"), ("suite_sha256", "0"),
         ("baseline_arm", None), ("sampling", {**ABOUT.sampling, "max_new_tokens": 32}),
-        ("sampling", {**ABOUT.sampling, "temperature": 0.7}),
+        ("sampling", {**ABOUT.sampling, "temperature": 0.7}), ("batch", 8),
     ],
 )  # fmt: skip
 def test_another_question_is_refused_naming_both_values(name, value):
@@ -191,7 +191,8 @@ def test_what_does_not_matter_is_not_refused():
     assert found.notes[-2:] == ["torch 3 instead of 2", "drafters: other files than the baseline's, by their checksums"]
     assert found.verdict is PASS
     assert "cpu B instead of Example CPU" in found.notes[0] and "ddtree.budget: 32 instead of 16" in found.notes
-    assert compare(result(about=replace(ABOUT, engine="vllm")), result(), Options(only="acceptance")).verdict is PASS
+    for elsewhere in ({"engine": "vllm"}, {"batch": 8}):
+        assert compare(result(about=replace(ABOUT, **elsewhere)), result(), Options(only="acceptance")).verdict is PASS
 
 
 def test_other_prompts_are_refused_unless_only_the_common_ones_are_asked_for():

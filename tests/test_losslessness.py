@@ -38,8 +38,8 @@ def cell(strategy: str, tokens, prompt="a", repetition=0, asked="same") -> Cell:
 
 def measured(engine, tmp_path, **changes) -> Store:
     store = Store(tmp_path)
-    for one in measure(engine, schedule(**changes)):
-        store.append(one)
+    for cells in measure(engine, schedule(**changes)):
+        store.append(*cells)
     return store
 
 

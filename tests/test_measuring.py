@@ -2,9 +2,9 @@
 
 from collections import Counter
 
-from fake_engine import FakeEngine
+from fake_engine import FakeEngine, measure
 
-from harness.measuring import Schedule, measure, warm_up
+from harness.measuring import Schedule, warm_up
 from harness.records import Sampling
 from harness.suites import Row
 
@@ -22,7 +22,7 @@ def engine(**options) -> FakeEngine:
 
 
 def test_every_cell_once_and_counted_beforehand():
-    cells = list(measure(engine(), schedule()))
+    cells = measure(engine(), schedule())
     assert len(cells) == schedule().cells == (4 + 4 * 2) * 3 * 2
     assert set(Counter(cell.key for cell in cells).values()) == {1}
     assert [cell.order for cell in cells] == list(range(len(cells)))
@@ -35,12 +35,12 @@ def test_strategies_are_interleaved_in_an_order_that_the_seed_decides():
     assert order(1) == order(1) != order(2)
     for start in range(0, len(order(1)), 3):
         assert {key.strategy for key in order(1)[start : start + 3]} == set(STRATEGIES)
-    assert len({tuple(schedule().order(row, 0)) for row in ROWS}) > 1
+    assert len({tuple(schedule().order([row], 0)) for row in ROWS}) > 1
 
 
 def test_a_strategy_answers_after_its_own_answers():
     fake = engine(differs="mtp")
-    cells = list(measure(fake, schedule(rows=ROWS[1:2], repetitions=1)))
+    cells = measure(fake, schedule(rows=ROWS[1:2], repetitions=1))
     texts = {cell.key.strategy: cell.text for cell in cells if cell.key.turn == 0}
     for (_, request), cell in zip(fake.seen, cells):
         own = "hello" if cell.key.turn == 0 else "hello" + texts[cell.key.strategy] + "and then?"
@@ -50,12 +50,12 @@ def test_a_strategy_answers_after_its_own_answers():
 
 def test_repetitions_sample_with_seeds_of_their_own():
     fake = engine()
-    list(measure(fake, schedule(rows=ROWS[:1], repetitions=3)))
+    measure(fake, schedule(rows=ROWS[:1], repetitions=3))
     assert [request.sampling.seed for _, request in fake.seen] == [0] * 3 + [1] * 3 + [2] * 3
 
 
 def test_a_failing_cell_is_a_row_and_its_conversation_ends_there():
-    cells = list(measure(engine(broken="mtp"), schedule(rows=ROWS[1:2], repetitions=1)))
+    cells = measure(engine(broken="mtp"), schedule(rows=ROWS[1:2], repetitions=1))
     first, second = [cell.failure for cell in cells if cell.key.strategy == "mtp"]
     assert (first.kind, first.message) == ("RuntimeError", "a fault over two lines")
     assert second.kind == "TurnBefore"
@@ -63,7 +63,7 @@ def test_a_failing_cell_is_a_row_and_its_conversation_ends_there():
 
 
 def test_a_prompt_longer_than_the_context_is_a_failure():
-    cells = list(measure(engine(context_length=8), schedule(rows=ROWS[:2], repetitions=1)))
+    cells = measure(engine(context_length=8), schedule(rows=ROWS[:2], repetitions=1))
     too_long = [cell for cell in cells if cell.failure]
     assert {cell.key.turn for cell in too_long} == {1}
     assert "does not fit" in too_long[0].failure.message and too_long[0].prompt_tokens > 8

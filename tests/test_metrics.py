@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness import metrics
 from harness.records import Chunk, Decoded, Drafting, Round
 
-PAGE = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text()
+PAGE = (Path(__file__).resolve().parent.parent / "docs" / "metrics.md").read_text().partition("## A batch of requests")[0]
 REQUEST = Decoded.from_json(json.loads(re.search(r"```json\n(.*?)```", PAGE, re.DOTALL)[1]))
 ROWS = re.findall(r"^\| `([\w.]+)` \|.*\| ([^|]+) \| [^|]+ \|$", PAGE, re.MULTILINE)
 OF_ONE = {"ttft_s", "decode_s", "tpot_s", "decode_tokens_per_s", "end_to_end_tokens_per_s", "chunks_s",

@@ -87,7 +87,7 @@ def test_no_field_of_another_kind_passes(data, wrong):
     except ValueError:
         return
     for (mine, at), (theirs, _) in zip(places(plain(cell)), places(plain(CELL)), strict=True):
-        optional = at in ("throttled", "draft_s", "build_s", "verify_s", "commit_s")
+        optional = at in ("throttled", "draft_s", "build_s", "verify_s", "commit_s", "batch", "batch_size")
         assert type(mine[at]) is type(theirs[at]) or optional and type(mine[at]) in (float, bool, type(None)) or at.endswith(("_s", "_at"))
 
 
@@ -96,7 +96,7 @@ def test_no_field_can_be_missing_but_those_that_may_be_unknown(data):
     changed = plain(CELL)
     holder, key = data.draw(st.sampled_from([(h, k) for h, k in places(changed) if isinstance(h, dict)]))
     del holder[key]
-    if key in ("draft_s", "build_s", "verify_s", "commit_s", "throttled", "failure"):
+    if key in ("draft_s", "build_s", "verify_s", "commit_s", "throttled", "failure", "batch", "batch_size"):
         Cell.from_json(changed)
         return
     with pytest.raises((KeyError, ValueError)):

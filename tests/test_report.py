@@ -5,7 +5,7 @@ import pytest
 from report_runs import save
 
 from harness.errors import UserError
-from harness.report import environment, figures, published, sameness, show, tables, unmeasured, words
+from harness.report import batches, curves, environment, figures, published, sameness, show, tables, unmeasured, words
 from harness.report.subject import GREY, read
 
 FIGURES = (figures.speedups, figures.prompts, figures.histogram, figures.by_depth, figures.latencies, figures.round_times)
@@ -70,6 +70,34 @@ def test_budgets_of_several_runs_make_a_curve(tmp_path):
         assert draw(both) is not None
     assert tables.runs(both)["run"].tolist() == ["A", "B"]
     assert [line[:6] for line in words.gist(both)] == ["Run A:", "Run B:"]
+
+
+def test_batches_of_several_runs_make_a_curve_and_say_where_it_crosses_1(tmp_path):
+    of_one, of_four, of_three = (save(tmp_path / f"of{n}", batch=n) for n in (1, 4, 3))
+    subject = of(of_one, of_four, of_three)
+    table = batches.table(subject).set_index("strategy")
+    assert table["batches"].tolist() == ["8 of 1", "8 of 1", "2 of 4", "2 of 4", "2 of 3 (1 left out)", "2 of 3 (1 left out)"]
+    # The slowest of prompts 0 to 3 and 4 to 7: four times 8 tokens in 2 rounds of 33 ms and of 37 ms, times 2.8.
+    assert table["aggregate tok/s"].tolist()[1::2] == ["119.4", "163.3", f"{48 / (2.2 * (0.064 + 0.07)):.1f}"]
+    assert table["aggregate tok/s"].iloc[0] == "50.0" and table["aggregate speedup [95 %]"].iloc[3].startswith("0.82×")
+    (found,) = batches.crossings(subject)
+    assert found["batches"] == [1, 3, 4] and found["speedups"] == pytest.approx([2.39, 1.09, 0.82], abs=0.01)
+    assert found["crosses_1_at"] == [pytest.approx(3.3, abs=0.05)]
+    (said,) = batches.sentences(subject)
+    assert said.startswith("ddtree (m, quick): the aggregate speedup crosses 1 at a batch of 3.3") and "1.09× at 3, 0.82× at 4" in said
+    assert "not within 1..3: 2.39× at 1" in batches.sentences(of(of_one, of_three))[0]
+    assert len(batches.figure(subject).axes) == 2
+    assert batches.table(of(of_one)).empty and batches.figure(of(of_four)) is None and batches.sentences(of(of_four)) == []
+    assert batches.sentences(of(of_one, save(tmp_path / "other", batch=4, suite="gsm8k"))) != [], "the same prompts"
+    assert "8 prompts, each decoded once greedily, 4 at a time, by 2 strategies." in words.gist(of(of_four))[0]
+    assert "several requests at a time" not in set(unmeasured.unmeasured(of(of_four))["not measured"])
+
+
+def test_budgets_in_batches_of_another_size_are_another_curve(tmp_path):
+    runs = [save(tmp_path / f"{budget} {batch}", budget=budget, batch=batch) for budget in (8, 16) for batch in (1, 4)]
+    points = [(run, "ddtree") for run in of(*runs).runs]
+    assert [label for label, _ in curves.by_budget(points)] == ["AC: ddtree, m, quick", "BD: ddtree, m, quick"]
+    assert [label for label, _ in curves.by_batch(points)] == ["AB: ddtree, m, quick", "CD: ddtree, m, quick"]
 
 
 def test_divergences_come_with_place_and_margin(one):

@@ -15,18 +15,19 @@ needs_extra = pytest.mark.skipif(bool(missing), reason=f"the report extra is not
 
 
 @needs_extra
-def test_two_runs_become_one_page_that_needs_nothing_else(tmp_path, capsys):
-    runs = [save(tmp_path / "a", differs=True), save(tmp_path / "b", budget=32, failed=True)]
+def test_three_runs_become_one_page_that_needs_nothing_else(tmp_path, capsys):
+    runs = [save(tmp_path / "a", differs=True), save(tmp_path / "b", budget=32, failed=True), save(tmp_path / "c", batch=4)]
     assert main([*map(str, runs), "--output", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "report.html")
 
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert not re.search(r"""(src|href|url|action)\s*[=(]\s*["']?(https?:)?//""", page), "nothing to load from elsewhere"
     assert "<script" not in page and "@import" not in page and "@font-face" not in page and "<link" not in page
-    assert page.count("<h1>") == 1 and page.count("<h2") == 11
-    assert page.count('src="data:image/png;base64,') == 7
+    assert page.count("<h1>") == 1 and page.count("<h2") == 12
+    assert page.count('src="data:image/png;base64,') == 8
     assert "from harness.report" not in page, "code stays in the notebook"
     assert "out of &lt;memory&gt;" in page and "A\u00a0·\u00a0ddtree" in page
+    assert "ddtree (m, quick): the aggregate speedup crosses 1 at a batch of 3.1" in page and "2 of 4" in page
     assert "/somewhere/private" not in page
     assert 'name="viewport"' in page
 

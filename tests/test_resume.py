@@ -6,14 +6,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from fake_engine import FakeEngine
+from fake_engine import FakeEngine, measure
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from test_command import FAKE, SHORT, harness, last_line  # noqa: F401  (a fixture)
 
 from benchmarks.kill_resume import Trial, without_times
 from harness import lines
 from harness.errors import UserError
-from harness.measuring import Schedule, measure
+from harness.measuring import Schedule
 from harness.records import Sampling
 from harness.resume import command
 from harness.schemas import GROUPS
@@ -22,7 +22,7 @@ from harness.suites import Row
 
 ROWS = [Row(id=f"t/{i}", category="chat", turns=("hello", "and then?", "and?")[: 1 + i % 3]) for i in range(5)]
 SCHEDULE = Schedule(ROWS, ("baseline", "ddtree"), Sampling(max_new_tokens=4), repetitions=2, seed=0)
-WHOLE = list(measure(FakeEngine(None, {}), SCHEDULE))
+WHOLE = measure(FakeEngine(None, {}), SCHEDULE)
 
 
 def same(cells) -> list:
@@ -33,15 +33,15 @@ def same(cells) -> list:
 @pytest.mark.parametrize("kept", range(0, len(WHOLE), 5))
 def test_the_missing_cells_are_what_they_would_have_been(kept, history_of):
     schedule = Schedule(**{**vars(SCHEDULE), "history_of": history_of})
-    whole = list(measure(FakeEngine(None, {}, differs="ddtree"), schedule))
+    whole = measure(FakeEngine(None, {}, differs="ddtree"), schedule)
     finished = {cell.key: cell for cell in whole[:kept]}
-    rest = list(measure(FakeEngine(None, {}, differs="ddtree"), schedule, finished, session=1))
+    rest = measure(FakeEngine(None, {}, differs="ddtree"), schedule, finished, session=1)
     assert same([*whole[:kept], *rest]) == same(whole)
     assert {cell.session for cell in rest} == {1} and [c.key for c in whole] == list(schedule.keys())
 
 
 def test_failures_stay_and_end_their_conversation():
-    whole = list(measure(FakeEngine(None, {}, broken="ddtree"), SCHEDULE))
+    whole = measure(FakeEngine(None, {}, broken="ddtree"), SCHEDULE)
     finished = {cell.key: cell for cell in whole if cell.key.turn == 0}
     rest = measure(FakeEngine(None, {}), SCHEDULE, finished)
     assert {c.failure.kind for c in rest if c.key.strategy == "ddtree"} == {"TurnBefore"}

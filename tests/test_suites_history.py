@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_engine import FakeEngine
+from fake_engine import FakeEngine, measure
 
 from harness.__main__ import main
-from harness.measuring import Schedule, measure
+from harness.measuring import Schedule
 from harness.records import Sampling
 from harness.suites import Row
 from harness.summary import prompts_sha256
@@ -20,7 +20,7 @@ ROWS = [Row(id=f"t/{i}", category="chat", turns=("hello", "and then?", "why?")) 
 def cells_and_requests(history_of=None, seed=0, **options):
     fake = FakeEngine(None, {name: {} for name in STRATEGIES}, **options)
     sampling = Sampling(max_new_tokens=4)
-    return list(measure(fake, Schedule(ROWS, STRATEGIES, sampling, 1, seed, history_of))), fake.seen
+    return measure(fake, Schedule(ROWS, STRATEGIES, sampling, 1, seed, history_of)), fake.seen
 
 
 def prompts_of(cells, name) -> str:

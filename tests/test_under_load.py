@@ -119,7 +119,7 @@ def test_finished_cells_are_not_measured_again_and_give_later_turns_their_histor
 
 
 def test_a_fault_of_the_program_ends_the_run_instead_of_hanging_it(monkeypatch):
-    monkeypatch.setattr("harness.under_load.measured", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("harness.under_load.decode_cell", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(BusyEngine(None, {}), Load(concurrency=2))
 

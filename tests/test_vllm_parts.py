@@ -276,7 +276,7 @@ def test_a_folder_is_made_once_and_again_when_damaged(tmp_path, monkeypatch):
 # memory
 
 def test_an_engine_whose_memory_is_elsewhere_tells_its_own_peaks():
-    from harness.measuring import decode_cell
+    from harness.decoding import decode_cell
     from harness.records import Decoded, Request, Sampling
     from harness.store import Cell, Key
 

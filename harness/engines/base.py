@@ -19,7 +19,11 @@ class Engine(Protocol):
 
     - ``margin(prompt_ids, prefix) -> float``, the target's best logit minus its second best behind prompt and prefix, in
       the run's dtype. Without it the losslessness report has no margins.
-    - ``concurrent = True``: ``decode`` may be called from several threads at once, so the engine can be put under load.
+    - ``decode_batch(strategy, requests) -> list[Decoded]``: decodes a sequence of requests together, with ``measure.batch`` above 1
+      also where it holds but one. They may differ in length, sampling and end; each has its own tree and its own rounds. One
+      answer each, in their order. All times count from the hand-over of the whole batch, so a TTFT holds the prefill of all; a
+      request that ends before the others has its own ``end_s``. What it raises is the failure of every request.
+    - ``concurrent = True``, an attribute of the class: ``decode`` may be called from several threads at once, so the engine can be put under load.
       It then has ``counters(strategy)``, what it has counted so far, and ``drafting_since(strategy, counters, answers)``,
       the ``Drafting`` behind all answers since, either of which may give ``None``.
     - ``peaks() -> (host bytes, device bytes)``, those of its last request, for an engine whose memory is not this process's.

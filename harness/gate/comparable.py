@@ -26,7 +26,7 @@ def match(
     """Pair the answers by prompt, turn and checksum of the prompt's tokens. Raises ``UserError``.
 
     ``strategies`` empty: every one of the baseline's. ``common``: prompts that one side alone has are left out instead
-    of refused. ``speed``: speeds are compared too, which needs one engine and a baseline arm.
+    of refused. ``speed``: speeds are compared too, which needs one engine, one size of batch and a baseline arm.
     """
     _same_question(candidate.about, baseline.about, speed)
     arm = baseline.about.baseline_arm
@@ -48,7 +48,7 @@ def match(
 
 
 def _same_question(candidate: About, baseline: About, speed: bool) -> None:
-    names = ["model_sha256", "dtype", "suite", "suite_sha256", "baseline_arm"] + ["engine"] * speed
+    names = ["model_sha256", "dtype", "suite", "suite_sha256", "baseline_arm"] + ["engine", "batch"] * speed
     for name in names:
         _require_equal(name, getattr(candidate, name), getattr(baseline, name))
     # What a filter or a seed is set to changes nothing when the most probable token is always taken.
@@ -60,7 +60,7 @@ def _same_question(candidate: About, baseline: About, speed: bool) -> None:
 
 def _require_equal(name: str, candidate: Any, baseline: Any) -> None:
     if candidate != baseline:
-        hint = "; --only acceptance compares engines" if name == "engine" else ""
+        hint = {"engine": "; --only acceptance compares engines", "batch": "; --only acceptance compares batches"}.get(name, "")
         raise UserError(f"{name}: {candidate} in the candidate, {baseline} in the baseline: not comparable{hint}")
 
 

@@ -76,7 +76,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class About:
-    """What a run was of. ``strategies`` holds each arm's options, ``machine`` what speed depends on."""
+    """What a run was of. ``strategies`` holds each arm's options, ``machine`` what speed depends on, ``batch`` how many
+    requests were decoded together.
+    """
 
     model: str
     model_sha256: str
@@ -89,10 +91,12 @@ class About:
     strategies: Mapping[str, Mapping[str, Any]]
     machine: Mapping[str, Any] = field(default_factory=dict)
     code: Mapping[str, Any] = field(default_factory=dict)
+    batch: int = 1
 
     def __post_init__(self) -> None:
         _require_kinds(self, str, "model", "model_sha256", "dtype", "engine", "suite", "suite_sha256")
         _require_kinds(self, str | None, "baseline_arm")
+        _require_kinds(self, int, "batch")
         _require_kinds(self, Mapping, "sampling", "strategies", "machine", "code")
         if not all(isinstance(options, Mapping) for options in self.strategies.values()):
             raise ValueError("strategies: not a mapping from names to options")
@@ -171,6 +175,7 @@ def _about(config: Mapping[str, Any], environment: Mapping[str, Any]) -> About:
         strategies=options,
         machine=machine,
         code=code,
+        batch=config["measure"].get("batch", 1),
     )
 
 

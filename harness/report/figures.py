@@ -5,7 +5,7 @@ They are narrow, with letters large enough that a page on a phone shows them who
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,6 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from harness.report import curves
 from harness.report.subject import Reported, Subject
 from harness.report.tables import PHASES
 
@@ -25,7 +26,7 @@ MARKERS = "os^Dv"
 PHASE_COLOURS = ("#332288", "#ddcc77", "#b9cbdc", "#882255", "#ffffff")
 
 
-def _figure(height: float, rows: int = 1, columns: int = 1, **options) -> tuple[Figure, list[Axes]]:
+def canvas(height: float, rows: int = 1, columns: int = 1, **options) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **options).ravel().tolist()
     for each in axes:
@@ -50,13 +51,18 @@ def _shade(subject: Subject, run: Reported, strategy: str) -> Colour:
     return _pale(subject.colour(strategy), paleness)
 
 
+def marked(number: int) -> dict[str, Any]:
+    """How the line of that number is told from the others, beside its colour."""
+    return {"ls": STYLES[number % len(STYLES)], "marker": MARKERS[number % len(MARKERS)], "ms": 5}
+
+
 def _pale(colour: str, paleness: float) -> Colour:
     """``colour`` at 0, two thirds of the way to white at 1."""
     red, green, blue = to_rgb(colour)
     return tuple(part + (1 - part) * paleness * 2 / 3 for part in (red, green, blue))
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
+def legend(figure: Figure, axes: Axes) -> None:
     """Below the axes, so that no line hides it; a long one makes the figure higher."""
     handles, labels = axes.get_legend_handles_labels()
     columns = max(1, min(len(labels), 66 // (max(map(len, labels)) + 6)))
@@ -69,7 +75,7 @@ def speedups(subject: Subject) -> Figure | None:
     shown = [(run, name) for run, name in _lines(subject) if run.figures[name]["speedup"] and name != run.baseline]
     if not shown:
         return None
-    figure, (axes,) = _figure(0.9 + 0.45 * len(shown))
+    figure, (axes,) = canvas(0.9 + 0.45 * len(shown))
     for row, (run, name) in enumerate(shown):
         value, low, high = run.figures[name]["speedup"]
         axes.barh(row, value, color=subject.colour(name), height=0.62)
@@ -91,7 +97,7 @@ def prompts(subject: Subject) -> Figure | None:
     if not shown:
         return None
     kinds = sorted({cell.category for run in subject.runs for cell in run.cells})
-    figure, (axes,) = _figure(1.3 + 0.42 * len(kinds))
+    figure, (axes,) = canvas(1.3 + 0.42 * len(kinds))
     for number, (run, name) in enumerate(shown):
         kind = {cell.key.prompt: kinds.index(cell.category) for cell in run.cells}
         offset = (number - (len(shown) - 1) / 2) * 0.7 / len(shown)
@@ -106,7 +112,7 @@ def prompts(subject: Subject) -> Figure | None:
     axes.set_xlim(left=0)
     axes.axvline(1, color="black", lw=1, ls=":")
     axes.set_xlabel("speedup of a prompt over the baseline")
-    _legend(figure, axes)
+    legend(figure, axes)
     return figure
 
 
@@ -115,7 +121,7 @@ def histogram(subject: Subject) -> Figure | None:
     shown = _lines(subject, drafting_only=True)
     if not shown:
         return None
-    figure, panels = _figure(0.7 + 1.15 * len(shown), rows=len(shown), sharex=True, sharey=True)
+    figure, panels = canvas(0.7 + 1.15 * len(shown), rows=len(shown), sharex=True, sharey=True)
     for axes, (run, name) in zip(panels, shown):
         counts = np.array(run.figures[name]["accepted_histogram"])
         axes.bar(range(len(counts)), counts / counts.sum(), 0.8, color=subject.colour(name))
@@ -134,7 +140,7 @@ def by_depth(subject: Subject) -> Figure | None:
     shown = _lines(subject, drafting_only=True)
     if not shown:
         return None
-    figure, panels = _figure(3.3, columns=2, sharey=True)
+    figure, panels = canvas(3.3, columns=2, sharey=True)
     for run, name in shown:
         for axes, key in zip(panels, ("acceptance_by_depth", "acceptance_to_depth")):
             values, style = run.figures[name][key], _style(subject, run)
@@ -149,13 +155,13 @@ def by_depth(subject: Subject) -> Figure | None:
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axes.grid(alpha=0.25)
     panels[0].set_ylabel("accepted")
-    _legend(figure, panels[0])
+    legend(figure, panels[0])
     return figure
 
 
 def latencies(subject: Subject) -> Figure | None:
     """Empirical distribution functions of TPOT and of TTFT over answers."""
-    figure, panels = _figure(3.4, columns=2, sharey=True)
+    figure, panels = canvas(3.4, columns=2, sharey=True)
     drawn = False
     for run, name in _lines(subject):
         requests = run.requests(name)
@@ -174,7 +180,7 @@ def latencies(subject: Subject) -> Figure | None:
     panels[0].set_ylabel("share of answers")
     if not drawn:
         return None
-    _legend(figure, panels[1])
+    legend(figure, panels[1])
     return figure
 
 
@@ -183,7 +189,7 @@ def round_times(subject: Subject) -> Figure | None:
     shown = [(run, name) for run, name in _lines(subject) if run.figures[name]["mean_round"].get("host_s") is not None]
     if not shown:
         return None
-    figure, (axes,) = _figure(1.35 + 0.45 * len(shown))
+    figure, (axes,) = canvas(1.35 + 0.45 * len(shown))
     left = np.zeros(len(shown))
     for (key, title), colour in zip(PHASES.items(), PHASE_COLOURS):
         widths = np.array([1000 * max(run.figures[name]["mean_round"][key], 0) for run, name in shown])
@@ -197,7 +203,7 @@ def round_times(subject: Subject) -> Figure | None:
     axes.invert_yaxis()
     axes.set_xlim(0, 1.35 * left.max())
     axes.set_xlabel("a mean round, ms")
-    _legend(figure, axes)
+    legend(figure, axes)
     return figure
 
 
@@ -206,18 +212,18 @@ def budgets(subject: Subject) -> Figure | None:
     points = [(run, name) for run, name in _lines(subject) if run.budget(name) is not None]
     if len({run.budget(name) for run, name in points}) < 2:
         return None
-    figure, (accepted, speed) = _figure(3.4, columns=2)
+    figure, (accepted, speed) = canvas(3.4, columns=2)
     ratios = all(run.figures[name]["speedup"] for run, name in points)
-    curves = _curves(points)
-    for number, (label, members) in enumerate(curves.items()):
+    lines = curves.by_budget(points)
+    for number, (label, members) in enumerate(lines):
         members.sort(key=lambda member: member[0].budget(member[1]))
-        colour = _pale(subject.colour(members[0][1]), number / len(curves))
-        style = {"color": colour, "ls": STYLES[number % len(STYLES)], "marker": MARKERS[number % len(MARKERS)], "ms": 5}
+        colour = _pale(subject.colour(members[0][1]), number / len(lines))
+        style = {"color": colour, **marked(number)}
         where = [run.budget(name) for run, name in members]
         accepted.plot(where, [run.figures[name]["acceptance_length"] for run, name in members], label=label, **style)
         if ratios:
             value, low, high = np.array([run.figures[name]["speedup"] for run, name in members], dtype=float).T
-            beside = np.array(where) * 2 ** (0.07 * (number - (len(curves) - 1) / 2))  # no interval hides another
+            beside = np.array(where) * 2 ** (0.07 * (number - (len(lines) - 1) / 2))  # no interval hides another
             speed.errorbar(beside, value, [value - low, high - value], capsize=3, **style)
         else:
             speed.plot(where, [run.figures[name]["decode_tokens_per_s"] for run, name in members], **style)
@@ -230,26 +236,5 @@ def budgets(subject: Subject) -> Figure | None:
         axes.set_ylim(0, 1.08 * axes.dataLim.y1)
         axes.set_xlabel("node budget")
         axes.grid(alpha=0.25)
-    _legend(figure, accepted)
+    legend(figure, accepted)
     return figure
-
-
-def _curves(points: list[tuple[Reported, str]]) -> dict[str, list[tuple[Reported, str]]]:
-    """Points that may be joined by a line, by what the line is called: the very same prompts, all else but the budget equal.
-
-    An arm of another name is the same strategy with another budget.
-    """
-    found: dict[str, list[tuple[Reported, str]]] = {}
-    for run, name in points:
-        arm = {option: value for option, value in run.arms[name].items() if option not in ("name", "budget")}
-        settings = [run.config[group] for group in ("engine", "model", "sampling")]
-        live = [run.environment["engine"].get(setting) for setting in ("dtype", "device")]
-        same = json.dumps([arm, settings, live, run.figures[name]["prompts_sha256"]], sort_keys=True, default=str)
-        found.setdefault(same, []).append((run, name))
-    return {_curve_name(members): members for members in found.values()}
-
-
-def _curve_name(members: list[tuple[Reported, str]]) -> str:
-    run, name = members[0]
-    letters = "".join(dict.fromkeys(r.letter for r, _ in members))
-    return f"{letters}: {run.plugin(name)}, {run.config['model']['name']}, {run.config['suite']['name']}"

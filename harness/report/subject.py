@@ -56,6 +56,15 @@ class Reported:
     def greedy(self) -> bool:
         return self.config["sampling"]["temperature"] == 0
 
+    @property
+    def batch(self) -> int:
+        """The requests that were to be decoded together, 1 for a run of an older version too."""
+        return self.config["measure"].get("batch", 1)
+
+    @property
+    def under_load(self) -> bool:
+        return bool(self.config["measure"].get("concurrency") or self.config["measure"].get("rate"))
+
     def budget(self, strategy: str) -> int | None:
         """The node budget that a strategy was configured with, ``None`` for one that has none."""
         budget = self.arms[strategy].get("budget")

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from harness.report.subject import Reported, Subject
-from harness.table import COLUMNS
+from harness.table import COLUMNS, interval
 
 NONE = "–"
 
@@ -21,14 +21,6 @@ def share(value: float | None) -> str:
     if value is None:
         return NONE
     return f"{value:.0%}" if value in (0, 1) else f"{min(max(value, 0.001), 0.999):.1%}"
-
-
-def interval(estimate: list | None) -> str:
-    """``2.10× [1.90, 2.30]``, without the bracket where the data carry no interval."""
-    if estimate is None:
-        return NONE
-    value, low, high = estimate
-    return f"{value:.2f}×" if low is None or low == high else f"{value:.2f}× [{low:.2f}, {high:.2f}]"
 
 
 def runs(subject: Subject) -> pd.DataFrame:

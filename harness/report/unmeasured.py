@@ -44,8 +44,8 @@ def _gaps(run: Reported) -> Iterator[tuple[str, str]]:
     yield from _missing_cells(run)
     yield from _machine(run)
     yield from _comparisons(run)
-    if not (run.config["measure"].get("concurrency") or run.config["measure"].get("rate")):
-        yield "several requests at a time", "every request ran alone; under load drafts compete for the same compute"
+    if run.batch == 1 and not run.under_load:
+        yield "several requests at a time", "every request ran alone; in a batch or under load drafts compete for the same compute"
     cut = [cell.decoded.finish_reason == "length" for cell in run.cells if cell.decoded]
     if any(cut):
         limit = run.config["sampling"]["max_new_tokens"]
@@ -75,7 +75,8 @@ def _machine(run: Reported) -> Iterator[tuple[str, str]]:
         why = "measure.round_times=false switched them off" if off else "the engine does not time every phase of a round"
         yield "a round's phases, in full", why
     if all(f["bandwidth_use"] is None for f in run.figures.values()):
-        yield "bandwidth use", "the engine did not say how many bytes a round moves, or the copy bandwidth is unknown"
+        shared = "what a round of a batch moves is shared by its requests"
+        yield "bandwidth use", shared if run.batch > 1 else "the engine did not say how many bytes a round moves, or the copy bandwidth is unknown"
 
 
 def _comparisons(run: Reported) -> Iterator[tuple[str, str]]:

@@ -42,7 +42,8 @@ def _gist(run: Reported) -> str:
     sampling = "greedily" if run.greedy else f"at temperature {run.config['sampling']['temperature']:g}"
     repetitions = run.config["measure"]["repetitions"]
     times = {1: "once", 2: "twice"}.get(repetitions, f"{repetitions} times")
-    asked = f"{_count(prompts, 'prompt')}, each decoded {times} {sampling} by {_count(len(run.figures), 'strategy')}."
+    together = f", {run.batch} at a time," if run.batch > 1 else ""
+    asked = f"{_count(prompts, 'prompt')}, each decoded {times} {sampling}{together} by {_count(len(run.figures), 'strategy')}."
     compared = {n: f["speedup"] for n, f in run.figures.items() if n != run.baseline and f["speedup"]}
     if not compared:
         return asked

@@ -11,16 +11,17 @@ from rich.console import Console
 
 from harness import resume
 from harness.losslessness import LOUD
-from harness.report import figures, words
+from harness.report import batches, figures, words
 from harness.report.subject import Reported, Subject, read
 from harness.store import SUMMARY, TABLE, Store, finite
 from harness.summary import headline
 from harness.sweep.jobs import Job
 from harness.sweep.store import Sweep
-from harness.table import markdown, meanings, terminal_table
+from harness.table import BATCH_COLUMNS, COLUMNS, Second, markdown, meanings, terminal_table
 
 ALL_DONE, SOME_FAILED, STOPPED = 0, 1, 130
-PLOTS = {"speedups.png": figures.speedups, "budgets.png": figures.budgets}
+PLOTS = {"speedups.png": figures.speedups, "budgets.png": figures.budgets, "batches.png": batches.figure}
+IN_BATCHES = Second("In batches of requests", BATCH_COLUMNS)
 
 
 def finish(sweep: Sweep, interrupted: bool, write: bool) -> int:
@@ -30,14 +31,17 @@ def finish(sweep: Sweep, interrupted: bool, write: bool) -> int:
     runs = dict(zip(jobs, subject.runs, strict=True))
     rows = {name: found for job, run in runs.items() for name, found in _rows(job, run)}
     title = f"{words.title(subject) if len(runs) == 1 or _one_title(subject) else 'Sweep'}: {len(jobs)} of {len(sweep.jobs)} jobs"
-    notes = [*_notes(sweep, subject), *_way_on(sweep, len(jobs))]
+    notes = [*batches.sentences(subject), *_notes(sweep, subject), *_way_on(sweep, len(jobs))]
+    second = IN_BATCHES if any(run.batch > 1 for run in subject.runs) else None
     if jobs and write:
-        sweep.store.write_text(TABLE, markdown(rows, title, notes, first="job"))
+        sweep.store.write_text(TABLE, markdown(rows, title, notes, first="job", second=second))
         for name, draw in PLOTS.items():
             if figure := draw(subject):
                 figure.savefig(sweep.folder / name, dpi=140)
-    _print(rows, title, [*notes, f"everything is in {sweep.folder}"])
+    _print(rows, title, second, [*notes, f"everything is in {sweep.folder}"])
     last = {"sweep": str(sweep.folder), "interrupted": interrupted, "jobs": [_job(sweep, job, runs.get(job)) for job in sweep.jobs]}
+    if crossings := batches.crossings(subject):
+        last["crossings"] = crossings
     print(json.dumps(finite(last), ensure_ascii=False), flush=True)
     return STOPPED if interrupted else ALL_DONE if len(jobs) == len(sweep.jobs) else SOME_FAILED
 
@@ -45,7 +49,7 @@ def finish(sweep: Sweep, interrupted: bool, write: bool) -> int:
 def _rows(job: Job, run: Reported) -> list[tuple[str, Mapping[str, Any]]]:
     """Every strategy with its figures, the baseline's only where it is alone."""
     shown = [name for name in run.figures if name != run.baseline] or list(run.figures)
-    return [(" ".join(filter(None, (str(job.number), job.name, name))), run.figures[name]) for name in shown]
+    return [(" ".join(filter(None, (str(job.number), job.name, name))), batches.of(run, name)) for name in shown]
 
 
 def _one_title(subject: Subject) -> bool:
@@ -73,14 +77,17 @@ def _way_on(sweep: Sweep, done: int) -> list[str]:
     return [f"a page of it: python -m harness.report {shlex.quote(str(sweep.folder))}"]
 
 
-def _print(rows: Mapping[str, Any], title: str, notes: Sequence[str]) -> None:
+def _print(rows: Mapping[str, Any], title: str, second: Second | None, notes: Sequence[str]) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 120
     if rows:
         console.print(terminal_table(rows, title, console.width, first="job"))
+        if second:
+            console.print(terminal_table(rows, f"\n{second.title}", console.width, first="job", columns=second.columns))
         console.print()
-    for line in [*(meanings() if rows else []), "", *notes]:
+    shown = (*COLUMNS, *(second.columns if second else ()))
+    for line in [*(meanings(shown) if rows else []), "", *notes]:
         console.print(line, markup=False, soft_wrap=True, style="bold red" if line.startswith(LOUD) else None)
 
 
