@@ -31,6 +31,7 @@ class FakeEngine:
         strategies,
         device: str = "auto",
         threads: int | None = None,
+        captured_graphs: bool | None = None,
         context_length: int = 100_000,
         differs: str | None = None,
         broken: str | None = None,
