@@ -149,7 +149,6 @@ def test_ctrl_c_keeps_what_is_finished(harness, call, finished):
         (["strategy.budget=0"], ["budget=0"]),
         (["~strategy.budget"], ["strategy.budget: missing"]),
         (["strategy._target_=nowhere.build"], ["nowhere.build", "imported"]),
-        (["model.source=nowhere.fetch"], ["model.source=nowhere.fetch", "package.module.function"]),
         (["+engine.warp=9"], ["engine.warp", "context_length"]),
         (["model.path=null"], ["model.path=null", "model.path=FOLDER"]),
         (["+model.size=3"], ["model.size", "dtype"]),

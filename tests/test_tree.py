@@ -93,10 +93,6 @@ def test_a_budget_beyond_all_prefixes_gives_all_of_them(slots, vocab, all_prefix
     assert len(set(prefixes_of(tokens[0].tolist(), parents[0].tolist()))) == 1 + all_prefixes
 
 
-def test_without_slots_the_tree_is_its_root():
-    tokens, parents, depths, logprobs = best_first_tree(torch.tensor([5]), torch.empty(1, 0, 9), 4)
-    assert (tokens.tolist(), parents.tolist(), depths.tolist(), logprobs.tolist()) == ([[5]], [[-1]], [[0]], [[0.0]])
-
 
 def test_equal_logits_go_to_the_smaller_id_also_at_the_edge_of_the_width():
     """In the shape that bf16 heads give: thousands of tokens, few values; topk alone returns these in any order."""
