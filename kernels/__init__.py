@@ -7,8 +7,9 @@ from kernels.decoder_layer import LayerWeights, over_cache, side_by_side, stacke
 from kernels.device import on_gpu
 from kernels.layers import apply_rope, linear_add, norm_linear, norm_swiglu, rope_tables, rotate, rotate_into, swiglu
 from kernels.masks import ancestor_mask
+from kernels.packed import pack, packed
 from kernels.rows import Rows, causal_mask, row_mask
-from kernels.sampling import draw, probabilities
+from kernels.sampling import draw, likeliest, probabilities
 from kernels.tree import best_first_tree
 
 __all__ = [
@@ -26,12 +27,15 @@ __all__ = [
     "causal_mask",
     "draw",
     "keep_rows",
+    "likeliest",
     "linear_add",
     "merge_attention",
     "norm_linear",
     "norm_swiglu",
     "on_gpu",
     "over_cache",
+    "pack",
+    "packed",
     "probabilities",
     "rope_tables",
     "rotate",

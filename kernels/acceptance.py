@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels.device import on_gpu
-from kernels.sampling import draw, probabilities
+from kernels.sampling import draw, likeliest, probabilities
 
 Choice = Callable[[int, int, int], int]
 """``(request, row, depth)`` -> the token that the target chooses after that row."""
@@ -84,7 +84,7 @@ class GreedyChoices(Choices):
             from kernels.triton_kernels.greedy import greedy_rows
 
             return greedy_rows(self._logits)
-        return self._logits.argmax(dim=-1)
+        return likeliest(self._logits)
 
 
 class SampledChoices(Choices):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.device import on_gpu
-from kernels.rows import Rows, visible_columns
+from kernels.rows import Rows
 
 
 def attention(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | Rows | None, causal: bool = False) -> Tensor:
@@ -39,9 +39,12 @@ def _over_cache(queries: Tensor, keys: Tensor, values: Tensor, rows: Rows) -> Te
         from kernels.triton_kernels.tree_attention import tree_attention
 
         return tree_attention(queries, keys, values, rows.lengths, rows.mask, rows.window)
-    new = queries.shape[2]
-    longest = int(rows.lengths.max()) + new
-    return attention(queries, keys[:, :, :longest], values[:, :, :longest], visible_columns(rows, new, longest))
+    batch, heads, new, head_dim = queries.shape
+    longest = rows.longest + new
+    bias = rows.bias(new, queries.dtype)
+    grouped = heads > keys.shape[1]
+    out = F.scaled_dot_product_attention(queries, keys[:, :, :longest], values[:, :, :longest], bias, enable_gqa=grouped)
+    return out.transpose(1, 2).reshape(batch, new, heads * head_dim)
 
 
 def attention_with_lse(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
 
 from kernels.attention import attention
 from kernels.layers import linear_add, norm_linear, norm_swiglu, rotate_into
+from kernels.packed import packed
 from kernels.rows import Rows
 
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """What ``over_cache`` reads of a layer. Projections that share an input are one matrix: fewer, larger products."""
+    """What ``over_cache`` reads of a layer. Projections that share an input are one matrix: fewer, larger products.
+
+    On a CPU each is ``packed``.
+    """
 
     heads: int
     attention_norm: nn.RMSNorm
@@ -25,6 +29,10 @@ class LayerWeights:
     mlp_norm: nn.RMSNorm
     gate_up: nn.Linear
     down: nn.Linear
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, packed(getattr(self, field.name)))
 
 
 def over_cache(layer: LayerWeights, x: Tensor, rope: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, rows: Rows) -> Tensor:

@@ -18,8 +18,11 @@ def rope_tables(positions: Tensor, inverse_frequencies: Tensor, dtype: torch.dty
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate ``x`` ``[batch, heads, rows, head_dim]``; first half paired with second half (the Hugging Face layout)."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([-second, first], dim=-1) * sin
+    turned = x * cos
+    half = x.shape[-1] // 2
+    turned[..., :half].addcmul_(x[..., half:], sin[..., :half], value=-1)
+    turned[..., half:].addcmul_(x[..., :half], sin[..., half:])
+    return turned
 
 
 def swiglu(gate_and_up: Tensor) -> Tensor:

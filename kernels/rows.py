@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,11 +19,29 @@ class Rows:
     ``lengths`` int64 ``[batch]``, on the device: the same for every layer, never read by the host on a GPU.
     ``mask`` says which of the new rows see which, as ``row_mask`` gives it; None: every row sees every row.
     ``window``: a row sees only positions closer than that to its own, its own being ``lengths[b] + i``.
+    One pass, one object: off the GPU the first layer reads what the others then have at hand.
     """
 
     lengths: Tensor
     mask: Tensor | None = None
     window: int | None = None
+
+    @cached_property
+    def longest(self) -> int:
+        """The most committed positions of a request, read by the host."""
+        return int(self.lengths.max())
+
+    @cached_property
+    def _biases(self) -> dict[tuple[int, torch.dtype], Tensor | None]:
+        return {}
+
+    def bias(self, new: int, dtype: torch.dtype) -> Tensor | None:
+        """0 where a row of ``new`` sees a position, else -inf: ``[batch, 1, new, longest + new]``; None: all see all."""
+        if (new, dtype) not in self._biases:
+            visible = visible_columns(self, new, self.longest + new)
+            hidden = None if visible is None else ~visible[:, None]
+            self._biases[new, dtype] = None if hidden is None else torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
+        return self._biases[new, dtype]
 
 
 def row_mask(parents: Tensor) -> Tensor:

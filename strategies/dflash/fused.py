@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels import LayerWeights, Rows, apply_rope, norm_linear, over_cache, side_by_side, stacked, write_rows
+from kernels import LayerWeights, Rows, apply_rope, norm_linear, over_cache, packed, side_by_side, stacked, write_rows
 from strategies.dflash.drafter import DFlashDrafter, Layer
 
 
@@ -16,7 +16,9 @@ class FusedDrafter:
     def __init__(self, drafter: DFlashDrafter) -> None:
         config, layers = drafter.config, drafter.layers
         self.drafter, self.config = drafter, config
-        self._context = stacked(*(part for layer in layers for part in (layer.self_attn.k_proj, layer.self_attn.v_proj)))
+        both = (part for layer in layers for part in (layer.self_attn.k_proj, layer.self_attn.v_proj))
+        self._context = packed(stacked(*both))
+        self._fc, self._hidden_norm, self._norm = map(packed, (drafter.fc, drafter.hidden_norm, drafter.norm))
         self._key_norms = torch.stack([layer.self_attn.k_norm.weight.detach() for layer in layers])
         self.layers = [_weights(layer, config.num_attention_heads) for layer in layers]
 
@@ -25,7 +27,7 @@ class FusedDrafter:
         ``lengths`` ``[batch]`` of ``cache`` ``[layers, 2, batch, kv_heads, capacity, head_dim]``."""
         batch, rows, _ = features.shape
         layers, _, _, kv_heads, _, head_dim = cache.shape
-        shared = self.drafter.hidden_norm(self.drafter.fc(features))
+        shared = self._hidden_norm(self._fc(features))
         both = self._context(shared).view(batch, rows, layers, 2, kv_heads, head_dim).permute(2, 3, 0, 4, 1, 5)
         keys = F.rms_norm(both[:, 0], (head_dim,), None, self.config.rms_norm_eps) * self._key_norms[:, None, None, None]
         positions = lengths[:, None] + torch.arange(rows, device=lengths.device)
@@ -41,7 +43,7 @@ class FusedDrafter:
 
     def logits(self, hidden: Tensor, head) -> Tensor:
         """``[..., hidden]`` before the final norm -> ``[..., vocab]`` by the target's ``head``."""
-        return norm_linear(hidden, self.drafter.norm, head)
+        return norm_linear(hidden, self._norm, head)
 
 
 def _weights(layer: Layer, heads: int) -> LayerWeights:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from harness.errors import UserError
+from kernels import packed
 from strategies.base import TargetView
 from strategies.checkpoint import check_heads, drafter_folder, fresh, load_weights, positive, read_json, save_weights, whole
 from strategies.mtp.head import HeadConfig, MTPHead
@@ -32,7 +33,10 @@ def load_head(name_or_folder: str, target: TargetView) -> MTPHead:
             raise UserError(f"MTP head {name_or_folder} does not fit the target: {what} is {found}, the target's is {wanted}; train one for it")
     with torch.device("meta"):
         head = MTPHead(config)
-    return load_weights(head, folder, target)
+    load_weights(head, folder, target)
+    for name in ("embedding_norm", "hidden_norm", "projection", "norm"):  # the layer's own are packed with the layer
+        setattr(head, name, packed(getattr(head, name)))
+    return head
 
 
 def read_config(path: Path) -> HeadConfig:

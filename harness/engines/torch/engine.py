@@ -16,6 +16,7 @@ from harness.errors import UserError
 from harness.models.dense import build
 from harness.models.weights import load_checkpoint, resolve, sha256
 from harness.records import Decoded, Request
+from kernels import pack
 from strategies.base import Proposer, TargetView
 
 MOST_THREADS = 1024
@@ -43,6 +44,8 @@ class TorchEngine:
         checkpoint = load_checkpoint(resolve(model))
         self._tokenizer, self._checksum = checkpoint.tokenizer, checkpoint.checksum
         self.model = build(checkpoint.config, checkpoint.tensors, self.dtype, self.device)
+        self._weight_bytes = weight_bytes(self.model)
+        pack(self.model)
         self.end_tokens = checkpoint.config.end_tokens
         self.context_length = checkpoint.config.context_length
         view = target_view(self.model)
@@ -92,7 +95,7 @@ class TorchEngine:
             "end_tokens": list(self.end_tokens),
             "model_sha256": self._checksum,
             "drafters": {name: _drafter(proposer) for name, proposer in self._proposers.items()},
-            "weight_bytes": weight_bytes(self.model),
+            "weight_bytes": self._weight_bytes,
             "cache_bytes_per_token": cache_bytes_per_token(self.model.config, self.dtype),
             "copy_bytes_per_s": copy_bytes_per_s(self.device),
             "attention": "scaled_dot_product_attention",
