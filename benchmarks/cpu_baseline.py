@@ -86,7 +86,7 @@ def engine_of(plan):
 
 def speed(engine, plan, row) -> float:
     """Tokens after the first / decode time [token/s]."""
-    from harness.measuring import request_of
+    from harness.decoding import request_of
     from harness.metrics import tpot_s
 
     messages = [{"role": "user", "content": row.turns[0]}]
