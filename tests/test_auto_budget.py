@@ -10,8 +10,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from reference_models import generate
-from test_batch import requests
 from test_command import harness, last_line  # noqa: F401  (a fixture)
+from test_torch_batch import requests
 from tiny_decoding import drafter_config, greedy, loaded, proposers, shaken, tiny_config, tiny_target
 
 import harness as package
@@ -115,8 +115,7 @@ def graphs(monkeypatch):
 
 
 def test_a_captured_round_is_one_graph_or_a_draft_and_the_verification_of_its_size(model, auto, graphs, any_size, tmp_path):
-    known = RoundCosts(model)
-    pool = CapturedPool(model, known)
+    pool = CapturedPool(model)
     request = Request((9, 8, 7), (), Sampling(max_new_tokens=30))
     wanted = greedy(model, request.prompt_ids, 30)
     for name, proposer in {**proposers(model, tmp_path), "ddtree": auto}.items():
@@ -135,14 +134,13 @@ def test_a_captured_round_is_one_graph_or_a_draft_and_the_verification_of_its_si
 
 @torch.inference_mode()
 def test_captured_rounds_go_by_the_costs_of_their_own_graphs(model, auto, graphs):
-    known = RoundCosts(model)
-    pool = CapturedPool(model, known)
+    pool = CapturedPool(model)
     asked = [Request((9, 8, 7), (), Sampling(max_new_tokens=30))] * 2
     rounds = pool.of("ddtree", auto, asked)
-    ((name, table),) = known.measured
+    ((name, table),) = pool.measured
     assert name == "ddtree" and table.batch == 2 and table == rounds.costs and table.contexts == rounds.size.contexts
     assert {rows for part, rows in graphs if part == "verify"} == set(table.rows), "what does not pay is never captured"
-    assert pool.of("ddtree", auto, asked) is rounds and len(known.measured) == 1
+    assert pool.of("ddtree", auto, asked) is rounds and len(pool.measured) == 1
     free = ((1.0,) * len(LADDER),) * len(table.contexts)
     rounds.size.learn(replace(table, rows=LADDER, verify_s=free))
     graphs.clear()

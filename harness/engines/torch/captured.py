@@ -12,8 +12,9 @@ from functools import partial
 
 import torch
 
-from harness.engines.torch.costs import RoundCosts, measure
+from harness.engines.torch.costs import measure
 from harness.engines.torch.rounds import Rounds, needed_capacity
+from harness.engines.torch.tree_size import CostTable
 from harness.models.dense import DenseModel
 from harness.records import Request, Sampling
 from strategies.base import Proposer
@@ -33,7 +34,7 @@ class CapturedRounds(Rounds):
         super().__init__(*sizes)
         self._pool = pool
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
-        self.costs = None
+        self.costs: CostTable | None = None
         if self.size is None:
             self.begin([[0]] * self.batch, sampling, [0] * self.batch)
             self._graphs["round"] = self._record(self._whole)
@@ -77,11 +78,14 @@ class CapturedRounds(Rounds):
 
 
 class CapturedPool:
-    """Captured rounds by strategy, batch size and way of choosing; captured anew for requests that need more positions."""
+    """Captured rounds by strategy, batch size and way of choosing; captured anew for requests that need more positions.
 
-    def __init__(self, model: DenseModel, costs: RoundCosts) -> None:
-        """``costs`` is told what rounds were measured to cost."""
-        self._model, self._costs, self._memory = model, costs, torch.cuda.graph_pool_handle()
+    ``measured`` lists what their graphs cost, each table with its strategy.
+    """
+
+    def __init__(self, model: DenseModel) -> None:
+        self._model, self._memory = model, torch.cuda.graph_pool_handle()
+        self.measured: list[tuple[str, CostTable]] = []
         self._captured: dict[tuple, CapturedRounds] = {}
 
     @torch.inference_mode()
@@ -98,5 +102,5 @@ class CapturedPool:
             sizes = self._model, copy(proposer), len(requests), capacity, round_times
             self._captured[key] = found = CapturedRounds(*sizes, sampling=sampling, pool=self._memory)
             if found.costs is not None:
-                self._costs.measured.append((strategy, found.costs))
+                self.measured.append((strategy, found.costs))
         return found

@@ -24,8 +24,7 @@ _MOST_TIMES = 2.0
 class RoundCosts:
     """The tables of eager rounds, one for each strategy and batch size; it grows with the contexts that requests reach.
 
-    ``measured`` lists what was measured as it comes, each with its strategy. Captured rounds measure their own graphs and add
-    to it.
+    ``measured`` lists what was measured as it comes, each table with its strategy.
     """
 
     def __init__(self, model: DenseModel) -> None:

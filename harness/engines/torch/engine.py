@@ -50,7 +50,7 @@ class TorchEngine:
         self._proposers: dict[str, Proposer] = {name: instantiate(config, target=view) for name, config in strategies.items()}
         self.captured = self._capture(captured_graphs)
         self._costs = RoundCosts(self.model)
-        self._captured_rounds = CapturedPool(self.model, self._costs) if self.captured else None
+        self._captured_rounds = CapturedPool(self.model) if self.captured else None
 
     def _capture(self, wanted: bool | None) -> bool:
         """Whether rounds are captured: those of all strategies or of none, so that they can be compared."""
@@ -88,7 +88,8 @@ class TorchEngine:
 
     def costs(self) -> list[dict[str, Any]]:
         """What was measured since the last call (``CostTable``), each with its strategy."""
-        found, self._costs.measured = self._costs.measured, []
+        source = self._captured_rounds or self._costs
+        found, source.measured = source.measured, []
         return [{"strategy": strategy, **table.to_json()} for strategy, table in found]
 
     def settings(self) -> Mapping[str, Any]:
