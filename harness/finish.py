@@ -29,11 +29,12 @@ def finish(
     lossless = None
     if setting := setting_of(plan, _settings(store)):
         lossless = losslessness(cells, list(store.cells(CONTROL)), setting, margins)
-    notes = [*_notes(cells, lossless, interrupted, store), *_too_few(cells, plan.measure.batch), *remarks]
+    costs = store.costs()
+    notes = [*_notes(cells, lossless, interrupted, store), *_too_few(cells, plan.measure.batch), *_sizes(summary, costs), *remarks]
     asked = {"history": plan.suite.history, "prompts_sha256": prompts_sha256(cells)}
     about = {"interrupted": interrupted, **asked, "order": plan.measure.order}
     about |= {"losslessness": lossless and lossless.to_json(), "notes": notes}
-    whole = finite({**about, "strategies": summary})
+    whole = finite({**about, "costs": costs, "strategies": summary})
     store.write_json(SUMMARY, whole)
     store.write_text(TABLE, markdown(summary, _title(plan), notes, second=_second(plan)))
     store.write(PLOT, draw(summary, {cell.key.prompt: cell.category for cell in cells}, _title(plan)))
@@ -93,6 +94,21 @@ def setting_of(plan: Plan, settings: Mapping) -> Setting | None:
 def _too_few(cells: Sequence[Cell], batch: int) -> list[str]:
     most = max((cell.batch_size for cell in cells if cell.batch_size), default=batch)
     return [f"measure.batch={batch}: the suite has too few prompts for it; the largest batches held {most}"] if most < batch else []
+
+
+def _sizes(figures: Mapping[str, Any], costs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How large the trees were of every strategy that went by measured costs."""
+    return [
+        f"{name}: {mean:.1f} nodes a round, picked by what a round costs here: {words}"
+        for name in dict.fromkeys(table["strategy"] for table in costs)
+        if (mean := figures[name]["mean_round"].get("proposed")) is not None
+        if (words := _shares(figures[name]["proposed_histogram"]))
+    ]
+
+
+def _shares(histogram: Mapping[str, int]) -> str:
+    total = sum(histogram.values())
+    return ", ".join(f"{nodes} in {rounds / total:.0%}" for nodes, rounds in histogram.items())
 
 
 def _notes(cells: list[Cell], lossless: Losslessness | None, interrupted: bool, store: Store) -> list[str]:

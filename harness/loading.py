@@ -27,7 +27,8 @@ _FIGURES = (
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """``cells`` and ``control`` have a row for each cell, ``rounds`` for each round of ``cells``, ``samples`` for each second.
+    """``cells`` and ``control`` have a row for each cell, ``rounds`` for each round of ``cells``, ``samples`` for each second,
+    ``costs`` for each size of a tree and context at which rounds were timed.
 
     The columns ``prompt turn strategy repetition`` say which cell a row belongs to. A figure that a cell cannot give is
     missing (NaN). ``summary`` is ``None`` for a run that has not ended.
@@ -41,6 +42,7 @@ class Run:
     rounds: pd.DataFrame
     control: pd.DataFrame
     samples: pd.DataFrame
+    costs: pd.DataFrame
 
     def __repr__(self) -> str:
         failed = int(self.cells["failure"].notna().sum())
@@ -73,6 +75,7 @@ def load(folder: str | Path) -> Run:
         rounds=rounds_frame(cells),
         control=cells_frame(list(store.cells(CONTROL))),
         samples=pd.DataFrame(lines.read(folder / SAMPLES)),
+        costs=costs_frame(store.costs()),
     )
 
 
@@ -109,3 +112,15 @@ def _round_rows(cell: Cell) -> Iterator[dict[str, Any]]:
     chunks = metrics.chunks_s(cell.decoded) if cell.decoded.rounds else []
     for number, (this, chunk) in enumerate(zip(cell.decoded.rounds, chunks, strict=True)):
         yield {**cell.key._asdict(), "round": number, **asdict(this), "chunk_s": chunk}
+
+
+def costs_frame(tables: list[dict[str, Any]]) -> pd.DataFrame:
+    """One row for each context and number of rows of each table: seconds of a draft and of a verification."""
+    columns = ["session", "strategy", "batch", "context", "rows", "draft_s", "verify_s"]
+    rows = (
+        (table["session"], table["strategy"], table["batch"], context, size, draft_s, verify_s)
+        for table in tables
+        for context, draft_s, sizes in zip(table["contexts"], table["draft_s"], table["verify_s"], strict=True)
+        for size, verify_s in zip(table["rows"], sizes, strict=True)
+    )
+    return pd.DataFrame(rows, columns=columns)

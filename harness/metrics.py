@@ -135,6 +135,12 @@ def accepted_histogram(requests: Sequence[Decoded]) -> list[int]:
     return [counts[a] for a in range(max(counts) + 1)] if counts else []
 
 
+def proposed_histogram(requests: Sequence[Decoded]) -> dict[str, int]:
+    """Rounds by nodes proposed, for every number of nodes that occurs, ascending [round]."""
+    counts = Counter(r.proposed for d in requests for r in d.rounds)
+    return {str(nodes): counts[nodes] for nodes in sorted(counts)}
+
+
 def acceptance_by_depth(requests: Sequence[Decoded]) -> list[float]:
     """P(depth d accepted | depth d - 1 accepted), d = 1, 2, ..., over the rounds whose tree reached depth d [-]."""
     every = [r for d in requests for r in d.rounds]

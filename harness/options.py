@@ -72,10 +72,10 @@ def _hints(factory: Callable) -> dict[str, Any]:
 
 
 def wanted(hint: Any) -> str | None:
-    """What a value of this type is called, ``None`` for types beyond text, numbers, true or false, and null."""
-    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    """What a value of this type is called, ``None`` for types beyond text, numbers, true or false, null, and given words."""
     names = {**_SCALARS, types.NoneType: "null"}
-    return " or ".join(names[kind] for kind in kinds) if all(kind in names for kind in kinds) else None
+    words = [" or ".join(map(said, typing.get_args(kind))) if _is_literal(kind) else names.get(kind) for kind in _kinds(hint)]
+    return None if None in words else " or ".join(words)
 
 
 def said(value: Any) -> str:
@@ -83,14 +83,23 @@ def said(value: Any) -> str:
     return {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
 
 
+def _kinds(hint: Any) -> tuple:
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
+def _is_literal(kind: Any) -> bool:
+    return typing.get_origin(kind) is typing.Literal
+
+
 def _check_type(key: str, value: Any, hint: Any) -> None:
     words = wanted(hint)
-    kinds = typing.get_args(hint) or (hint,)
-    if words and not any(_is(value, kind) for kind in kinds):
+    if words and not any(_is(value, kind) for kind in _kinds(hint)):
         raise UserError(f"{key}={said(value)}: must be {words}")
 
 
-def _is(value: Any, kind: type) -> bool:
+def _is(value: Any, kind: Any) -> bool:
+    if _is_literal(kind):
+        return any(type(value) is type(word) and value == word for word in typing.get_args(kind))
     if value is None or kind is types.NoneType:
         return value is None and kind is types.NoneType
     if isinstance(value, bool) or kind is bool:

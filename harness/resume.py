@@ -17,7 +17,7 @@ from harness import lines
 from harness.errors import UserError
 from harness.measuring import Schedule
 from harness.schemas import GROUPS
-from harness.store import BLOCKS, CELLS, CONTROL, PLOT, SAMPLES, SUMMARY, TABLE, Cell, Key, Store, holds
+from harness.store import BLOCKS, CELLS, CONTROL, COSTS, PLOT, SAMPLES, SUMMARY, TABLE, Cell, Key, Store, holds
 
 # What must be as it was, or the new cells are of another measurement. Other differences are told and do not stop it.
 _SAME_ENGINE = ("model_sha256", "drafters", "dtype", "device")
@@ -39,7 +39,7 @@ def reopen(folder: str, overrides: Sequence[str]) -> tuple[Store, DictConfig]:
     environment = store.read_json("environment.json")
     if environment is not None:  # otherwise it was killed before anything was measured
         check_config(store.folder, environment)
-    for name in (CELLS, CONTROL, SAMPLES, BLOCKS):
+    for name in (CELLS, CONTROL, SAMPLES, BLOCKS, COSTS):
         lines.repair(store.folder / name)
     return store, read_config(path)
 
@@ -95,6 +95,7 @@ def finished_cells(store: Store, schedule: Schedule) -> dict[Key, Cell]:
     """What need not be measured again. Raises ``UserError`` for cells that the schedule does not have, and for damage."""
     deque(store.cells(CONTROL), maxlen=0)  # read after the last cell; what is wrong there is said before the first
     deque(lines.read(store.folder / SAMPLES), maxlen=0)
+    store.costs()
     found = {cell.key: cell for cell in store.cells()}
     strangers = found.keys() - set(schedule.keys())
     if strangers:

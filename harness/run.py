@@ -13,6 +13,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from harness import busy, environment, interrupt, resume, suites
+from harness.companions import add_companions
 from harness.control import examine
 from harness.engines.base import Engine
 from harness.errors import UserError
@@ -37,6 +38,8 @@ def run(config: DictConfig) -> int:
         store, config = resume.reopen(str(folder), HydraConfig.get().overrides.task)
     others = busy.OtherWork()
     plan = read(config)
+    if add_companions(config):
+        plan = read(config)
     if unserved := leave_out_unserved(config):
         plan = read(config)
     interrupt.as_exception()
@@ -117,6 +120,8 @@ def _measure(
         for cells in measured:
             throttled = sampler.throttled(cells[0].started_at)
             store.append(*(replace(cell, throttled=throttled) for cell in cells))
+            for table in engine.costs() if hasattr(engine, "costs") else ():
+                store.append_costs({"session": session, **table})
             for cell in cells:
                 advance(_words(cell))
 

@@ -18,7 +18,7 @@ from harness.block import Block
 from harness.errors import UserError, kind_and_line
 from harness.records import Decoded
 
-CELLS, CONTROL, SAMPLES, BLOCKS = "cells.jsonl", "control.jsonl", "samples.jsonl", "blocks.jsonl"
+CELLS, CONTROL, SAMPLES, BLOCKS, COSTS = "cells.jsonl", "control.jsonl", "samples.jsonl", "blocks.jsonl", "costs.jsonl"
 SUMMARY, TABLE, PLOT = "summary.json", "table.md", "plot.png"
 
 _NO_NAME, _LONGEST_LABEL = re.compile(r"[^A-Za-z0-9_.+-]+"), 120
@@ -142,6 +142,13 @@ class Store:
             except ValueError as error:
                 reason = " ".join(str(error).split())
                 raise UserError(f"{self.folder / BLOCKS}, line {number}: is no block of this version ({reason}); measure again") from error
+
+    def append_costs(self, table: Mapping[str, Any]) -> None:
+        lines.append(self.folder / COSTS, table)
+
+    def costs(self) -> list[dict[str, Any]]:
+        """What rounds were measured to cost, as the engine told it, with the session. Empty where no strategy asked."""
+        return list(lines.read(self.folder / COSTS))
 
     def cells(self, name: str = CELLS) -> Iterator[Cell]:
         """Every finished cell. Raises ``UserError`` for a line that was altered and for a cell that stands twice."""

@@ -99,6 +99,7 @@ def _strategy(
         "acceptance_by_depth": metrics.acceptance_by_depth(drafted),
         "acceptance_to_depth": metrics.acceptance_to_depth(drafted),
         "accepted_histogram": metrics.accepted_histogram(drafted),
+        "proposed_histogram": metrics.proposed_histogram(drafted),
         "mean_round": metrics.mean_round(drafted),
         "repeated_4grams": metrics.mean([metrics.repeated_4grams(d.tokens) for d in requests if d.tokens]),
         "looping": metrics.acceptance_by_looping(requests),

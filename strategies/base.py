@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -29,6 +29,11 @@ class DraftTree:
     def rows(self) -> int:
         return self.tokens.shape[1]
 
+    def first(self, rows: int) -> DraftTree:
+        """Its first ``rows`` rows, which are trees too, for parents come first."""
+        columns = ("tokens", "parents", "depths", "logprobs")
+        return replace(self, **{name: getattr(self, name)[:, :rows].contiguous() for name in columns})
+
     @classmethod
     def root(cls, bonus: Tensor) -> DraftTree:
         """The tree of a round that proposes nothing: ``bonus`` ``[batch]`` alone."""
@@ -51,12 +56,17 @@ class Proposer(ABC):
 
     ``capturable``: every ``propose`` gives trees of the same number of rows, and neither it nor ``commit`` reads a number
     back from the device, so a round can be captured as a graph on a GPU. Without it rounds run eagerly.
+
+    ``ladder``: rows that trees may be cut to, ascending, the last ``max_rows``. Every round the loop verifies the first rows of
+    its trees, as many as promise the most tokens a second by what rounds cost on this machine; so the best rows must come
+    first. Empty: trees stay whole.
     """
 
     taps: tuple[int, ...] = ()
     max_rows: int = 1
     longest: int = 1
     capturable: bool = False
+    ladder: tuple[int, ...] = ()
 
     def reset(self, batch: int, capacity: int) -> None:
         """Forget the last requests. ``capacity`` is the most positions that a request can reach, a round's rows included.

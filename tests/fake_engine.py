@@ -43,7 +43,7 @@ class FakeEngine:
         self.seconds, self.crowding = seconds, crowding
         self.interrupt_at, self.calls, self.seen, self.batches = interrupt_at, 0, [], []
         for name, config in strategies.items():
-            if config.get("budget", 1) < 1:
+            if config.get("budget", 1) != "auto" and config.get("budget", 1) < 1:
                 raise UserError(f"strategy.budget={config['budget']}: must be 1 or more")
 
     def render(self, messages):

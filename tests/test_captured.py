@@ -13,7 +13,7 @@ from harness.records import Request, Sampling
 from harness.suites import SuiteConfig, load
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-SHIPPED = {"mtp": {"k": 3}, "dflash": {}, "ddtree": {"budget": 31}}
+SHIPPED = {"mtp": {"k": 3}, "dflash": {}, "ddtree": {"budget": 31}, "auto": {"budget": "auto"}}
 
 
 def told(decoded):
@@ -25,7 +25,8 @@ def configuration(name: str, **options) -> dict:
 
 
 def smollm2(device: str, captured: bool | None) -> TorchEngine:
-    shipped = {name: configuration(name, drafter="smollm2-135m", **options) for name, options in SHIPPED.items()}
+    plugins = {**dict(zip(SHIPPED, SHIPPED)), "auto": "ddtree"}
+    shipped = {name: configuration(plugins[name], drafter="smollm2-135m", **options) for name, options in SHIPPED.items()}
     model = {"name": "smollm2-135m", "source": "harness.models.smollm2.fetch", "path": None, "dtype": "float32"}
     return TorchEngine(model, {"baseline": configuration("baseline"), **shipped}, device=device, captured_graphs=captured)
 

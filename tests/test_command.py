@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_engine import FakeEngine
+from omegaconf import OmegaConf
 
 from harness import busy
 from harness.__main__ import main
@@ -72,6 +73,21 @@ def test_an_arm_of_ones_own_and_no_baseline(harness):
     assert list(last_line(out)["strategies"]) == ["small", "ddtree"]
     _, out, _ = harness(*FAKE, *SHORT, "~arms.baseline", "measure.baseline=null")
     assert last_line(out)["strategies"]["ddtree"]["speedup"] is None
+
+
+def test_a_budget_left_to_the_clock_has_a_fixed_one_beside_it(harness):
+    def arms(*arguments):
+        _, out, _ = harness(*FAKE, *SHORT, *arguments)
+        folder = Path(last_line(out)["run"])
+        assert list(OmegaConf.load(folder / "config.yaml").arms) == [*list(last_line(out)["strategies"])[:-1]]
+        return list(last_line(out)["strategies"])
+
+    assert arms("strategy.budget=auto") == ["baseline", "ddtree_fixed", "ddtree"]
+    assert arms("strategy.budget=auto", "+strategy@arms.usual=ddtree") == ["baseline", "usual", "ddtree"]
+    small = ["+strategy@arms.small=ddtree", "arms.small.budget=4"]
+    assert arms("strategy.budget=auto", *small) == ["baseline", "small", "ddtree_fixed", "ddtree"]
+    tuned = ["strategy=mtp", "+strategy@arms.tuned=ddtree", "arms.tuned.budget=auto"]
+    assert arms(*tuned) == ["baseline", "tuned", "tuned_fixed", "mtp"]
 
 
 def test_the_baseline_alone(harness):
@@ -145,7 +161,7 @@ def test_ctrl_c_keeps_what_is_finished(harness, call, finished):
         (["suite=quik"], ["suite=quik", "did you mean quick?"]),
         (["strategy.budgt=3"], ["strategy.budgt", "did you mean strategy.budget?"]),
         (["+strategy.bugdet=3"], ["strategy.bugdet", "did you mean budget?"]),
-        (["strategy.budget=many"], ["strategy.budget=many", "whole number"]),
+        (["strategy.budget=many"], ["strategy.budget=many: must be a whole number or auto"]),
         (["strategy.budget=0"], ["budget=0"]),
         (["~strategy.budget"], ["strategy.budget: missing"]),
         (["strategy._target_=nowhere.build"], ["nowhere.build", "imported"]),

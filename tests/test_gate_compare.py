@@ -52,6 +52,19 @@ def test_a_run_passes_against_itself(speedups, about, repetitions, turns):
     assert found.verdict is PASS and found.verdict.exit_status == 0 and found.exact == (about is ABOUT)
 
 
+def test_rounds_of_a_budget_left_to_the_clock_may_move_and_tokens_may_not():
+    clocked = replace(ABOUT, strategies={"baseline": {}, "ddtree": {"budget": "auto"}})
+    run, moved = result(about=clocked), change(result(about=clocked), "ddtree", 8, rounds=19, accepted=21)
+    found = verdicts(moved, run)
+    assert ("ddtree", "rounds") not in found and ("baseline", "rounds") in found
+    assert found["ddtree", "acceptance length"] is found["ddtree", "tokens"] is PASS
+    assert failing(change(run, "ddtree", 8, rounds=30), run) == [("ddtree", "acceptance length")]
+    other = failing(change(moved, "ddtree", tokens_sha256="other"), run)
+    assert other == [("ddtree", "tokens"), ("ddtree", "identical to the baseline arm")]
+    assert ("ddtree", "rounds") not in verdicts(run, result()), "against a run with a fixed budget too"
+    assert ("ddtree", "rounds") in failing(change(result(), "ddtree", 1, rounds=19), result())
+
+
 @few
 @given(some_speedups, some_speedups, st.floats(0.1, 1))
 def test_a_slower_candidate_never_has_a_better_verdict(ours, theirs, factor):

@@ -11,7 +11,7 @@ MOST_TOKENS = 8
 
 SANE = {
     "strategy": ["baseline", "mtp", "dflash", "ddtree"],
-    "strategy.budget": ["1", "2", "16", "63", "64", "1024"],
+    "strategy.budget": ["1", "2", "16", "63", "64", "1024", "auto"],
     "strategy.k": ["1", "3", "16"],
     "strategy.drafter": ["smollm2-135m"],
     "engine.threads": ["null", "1", "2"],

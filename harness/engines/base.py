@@ -28,6 +28,8 @@ class Engine(Protocol):
       the ``Drafting`` behind all answers since, either of which may give ``None``.
     - ``peaks() -> (host bytes, device bytes)``, those of its last request, for an engine whose memory is not this process's.
     - ``measurable(arms, interest, **options)``, a static method: the arms that it can measure with these options, if not all.
+    - ``costs()``, what rounds were measured to cost since the last call, for strategies that go by it: a list of mappings, each
+      with its ``strategy``. They are kept in the run's folder.
     - ``remarks()``, lines that a reader must know.
     """
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.gate import deterministic, speeds
 from harness.gate.comparable import Pair, match
-from harness.gate.result import Answer, Outcome, Result
+from harness.gate.result import About, Answer, Outcome, Result
 from harness.gate.verdict import CONFIDENCE, Figure, Verdict, judge, overall
 from harness.stats import Estimate, mean_over_requests, pooled
 
@@ -61,10 +61,11 @@ def compare(candidate: Result, baseline: Result, options: Options = Options()) -
     for name, pairs in matched.pairs.items():
         is_arm = name == about.baseline_arm
         figures.append(deterministic.failures(name, pairs))
+        moves = not about.exact or any(side.about.by_the_clock(name) for side in (candidate, baseline))
         if acceptance and about.exact:
-            figures += deterministic.figures(name, pairs, [] if is_arm else arm)
-        elif acceptance and not is_arm:
-            figures += _acceptance(name, pairs, arm, about.greedy, options.tolerance)
+            figures += deterministic.figures(name, pairs, [] if is_arm else arm, counts=not moves)
+        if acceptance and moves and not is_arm:
+            figures += _acceptance(name, pairs, arm, about, options.tolerance)
         if speed and not is_arm:
             figures += speeds.speedups(name, pairs, arm, options.tolerance)
         if options.absolute:
@@ -77,9 +78,10 @@ def compare(candidate: Result, baseline: Result, options: Options = Options()) -
 
 
 def _acceptance(
-    name: str, pairs: Sequence[Pair], arm: Sequence[Pair], greedy: bool, tolerance: float
+    name: str, pairs: Sequence[Pair], arm: Sequence[Pair], about: About, tolerance: float
 ) -> list[Figure]:
-    """Acceptance that rounding or sampling may move: pooled (judged), mean over requests, identity with the arm."""
+    """Acceptance that rounding, sampling or the clock may move: pooled (judged), mean over requests, identity with the arm
+    where that is not judged exactly."""
     sums = {}
     for candidate, baseline in pairs:
         columns = [*_tokens_and_rounds(candidate), *_tokens_and_rounds(baseline)]
@@ -92,7 +94,7 @@ def _acceptance(
     found = [Figure(name, "acceptance length", ours, theirs, verdict, change, detail)]
     means = [_value(mean_over_requests(_by_prompt([p[i] for p in pairs], _acceptance_length))) for i in (0, 1)]
     found.append(Figure(name, "acceptance, mean over requests", *means, None))
-    return [*found, _identical(name, pairs, arm, greedy, tolerance)]
+    return found if about.exact else [*found, _identical(name, pairs, arm, about.greedy, tolerance)]
 
 
 def _identical(name: str, pairs: Sequence[Pair], arm: Sequence[Pair], greedy: bool, tolerance: float) -> Figure:

@@ -17,16 +17,16 @@ def failures(name: str, pairs: Sequence[Pair]) -> Figure:
     return Figure(name, "failed cells", ours, theirs, verdict)
 
 
-def figures(name: str, pairs: Sequence[Pair], arm: Sequence[Pair]) -> list[Figure]:
+def figures(name: str, pairs: Sequence[Pair], arm: Sequence[Pair], counts: bool = True) -> list[Figure]:
     """Tokens, rounds and accepted tokens of every answer must be the baseline's; the tokens the baseline arm's too.
 
-    ``arm`` holds the candidate's baseline arm, and is empty for that arm itself.
+    ``arm`` holds the candidate's baseline arm, and is empty for that arm itself. ``counts`` False: rounds and accepted tokens
+    may move.
     """
-    found = [
-        _equal(name, "tokens", pairs, lambda o: (o.tokens_sha256, o.output_tokens), lambda o: o.output_tokens),
-        _equal(name, "rounds", pairs, lambda o: o.rounds, lambda o: o.rounds),
-        _equal(name, "accepted", pairs, lambda o: o.accepted, lambda o: o.accepted),
-    ]
+    found = [_equal(name, "tokens", pairs, lambda o: (o.tokens_sha256, o.output_tokens), lambda o: o.output_tokens)]
+    if counts:
+        found.append(_equal(name, "rounds", pairs, lambda o: o.rounds, lambda o: o.rounds))
+        found.append(_equal(name, "accepted", pairs, lambda o: o.accepted, lambda o: o.accepted))
     if arm:
         shares = [identical(side, other) for side, other in zip(zip(*pairs), zip(*arm))]
         ours, theirs = ([hit for turns in share.values() for turn in turns for hit in turn] for share in shares)

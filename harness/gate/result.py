@@ -112,6 +112,10 @@ class About:
         """Greedy decoding in fp32: tokens and rounds depend on target, drafter and prompt alone."""
         return self.greedy and self.dtype == "float32"
 
+    def by_the_clock(self, strategy: str) -> bool:
+        """Whether an option is left to what the machine's clock says (``budget: auto``): then no rounds are like the last ones."""
+        return "auto" in self.strategies.get(strategy, {}).values()
+
 
 @dataclass(frozen=True)
 class Result:

@@ -97,9 +97,7 @@ def _differences(run: Reported) -> Iterator[tuple[str, str, str]]:
         yield "prompts", f"{theirs}", f"{prompts}"
     yield "speedup", "ratio of mean times per output token", "geometric mean over prompts of the ratio of decode speeds"
     yield "clock", "speculative runs start after their first draft", "starts at the first token; every draft is inside"
-    budgets = {name: run.budget(name) for name in run.figures if run.budget(name) is not None}
-    given = ", ".join(f"{name} {budget}" for name, budget in budgets.items()) or "none"
-    yield "node budget", "the best of several, picked on the reported prompts", f"as configured: {given}"
+    yield "node budget", "the best of several, picked on the reported prompts", f"as configured: {run.budgets or 'none'}"
     yield "thinking", "off", "as the model's chat template has it by default"
 
 

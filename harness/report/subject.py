@@ -66,9 +66,14 @@ class Reported:
         return bool(self.config["measure"].get("concurrency") or self.config["measure"].get("rate"))
 
     def budget(self, strategy: str) -> int | None:
-        """The node budget that a strategy was configured with, ``None`` for one that has none."""
+        """The node budget that a strategy was configured with, ``None`` for one that has none, or another every round."""
         budget = self.arms[strategy].get("budget")
         return budget if isinstance(budget, int) else None
+
+    @property
+    def budgets(self) -> str:
+        """Every strategy's node budget as it was configured; empty where none has one."""
+        return ", ".join(f"{name} {self.arms[name]['budget']}" for name in self.figures if "budget" in self.arms[name])
 
     def plugin(self, strategy: str) -> str:
         """The plugin behind an arm: ``strategies.ddtree.build`` is ddtree, whatever the arm is called."""

@@ -34,13 +34,12 @@ def runs(subject: Subject) -> pd.DataFrame:
 def _run_row(run: Reported) -> dict[str, Any]:
     sampling = run.config["sampling"]
     greedy = "greedy" if run.greedy else f"temperature {sampling['temperature']:g}"
-    budgets = [f"{n} {run.budget(n)}" for n in run.figures if run.budget(n) is not None]
     return {
         "run": run.letter,
         "what": run.title,
         "number format": run.environment["engine"].get("dtype", NONE),
         "sampling": f"{greedy}, up to {sampling['max_new_tokens']} tokens",
-        "node budget": ", ".join(budgets) or NONE,
+        "node budget": run.budgets or NONE,
         "folder": run.folder.name,
     }
 

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from harness.errors import UserError
 from strategies.base import TargetView
-from strategies.ddtree.proposer import TreeProposer
+from strategies.ddtree.proposer import AUTO, TreeProposer
+
+# What a run with budget=auto measures beside it; the one of conf/strategy/ddtree.yaml.
+FIXED_BUDGET = 16
 
 # vLLM's stock sampler, which serves requests that fall back to a chain, verifies no more than this many tokens.
 LARGEST_BUDGET_ON_VLLM = 128
 
 
-def build(target: TargetView, name: str, drafter: str, budget: int) -> TreeProposer:
+def build(target: TargetView, name: str, drafter: str, budget: int | Literal["auto"]) -> TreeProposer:
     from strategies.dflash.checkpoint import load_drafter
 
     return TreeProposer(load_drafter(drafter, target), target, budget)
 
 
-def vllm_arguments(target: Path, device: str, name: str, drafter: str, budget: int) -> dict:
+def companions(budget: int | Literal["auto"], **options) -> dict[str, dict]:
+    """A budget picked by measured costs never stands alone: with it the fixed one is measured."""
+    return {"fixed": {**options, "budget": FIXED_BUDGET}} if budget == AUTO else {}
+
+
+def vllm_arguments(target: Path, device: str, name: str, drafter: str, budget: int | Literal["auto"]) -> dict:
     """vLLM's own DFlash with this project's plugin, which turns its blocks into trees."""
     from strategies.dflash.checkpoint import find_drafter
 
+    if budget == AUTO:
+        fixed = f"a whole number from 1 to {LARGEST_BUDGET_ON_VLLM}"
+        raise UserError(f"strategy.budget={AUTO}: vLLM's trees have one size, and only engine=torch measures what rounds cost; give {fixed}")
     if not isinstance(budget, int) or not 1 <= budget <= LARGEST_BUDGET_ON_VLLM:
         raise UserError(f"strategy.budget={budget} is not a node budget on vLLM; give a whole number from 1 to {LARGEST_BUDGET_ON_VLLM}")
     folder, config = find_drafter(drafter, target)

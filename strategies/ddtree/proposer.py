@@ -11,15 +11,20 @@ from strategies.dflash.drafter import DFlashDrafter
 from strategies.dflash.proposer import BlockProposer
 
 LARGEST_BUDGET = 1024
+AUTO = "auto"
+# Rows of a tree that may be verified with budget "auto", the root among them: whole tiles of a matrix product.
+LADDER = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
 class TreeProposer(BlockProposer):
-    """A tree of at most ``budget`` nodes, the root not counted."""
+    """A tree of at most ``budget`` nodes, the root not counted. ``auto``: the largest on ``LADDER``, for the loop to cut."""
 
-    def __init__(self, drafter: DFlashDrafter, target: TargetView, budget: int) -> None:
+    def __init__(self, drafter: DFlashDrafter, target: TargetView, budget: int | str) -> None:
         super().__init__(drafter, target)
+        if budget == AUTO:
+            self.ladder, budget = LADDER, LADDER[-1] - 1
         if not isinstance(budget, int) or not 1 <= budget <= LARGEST_BUDGET:
-            raise UserError(f"strategy.budget={budget} is not a node budget; give a whole number from 1 to {LARGEST_BUDGET}")
+            raise UserError(f"strategy.budget={budget} is not a node budget; give a whole number from 1 to {LARGEST_BUDGET}, or {AUTO}")
         self.budget = budget
         self.max_rows = budget + 1
         self.longest = min(budget, self.slots) + 1

@@ -1,13 +1,20 @@
-"""One captured graph a round: recorded once on a GPU, replayed for every round of every batch of the same size."""
+"""Captured rounds: recorded once on a GPU, replayed for every round of every batch of the same size.
+
+A round is one graph. Where a strategy's trees are cut to the size that pays it is two, the draft and one of several
+verifications, a graph for each size; between them the host reads which.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import copy
+from functools import partial
 
 import torch
 
+from harness.engines.torch.costs import measure
 from harness.engines.torch.rounds import Rounds, needed_capacity
+from harness.engines.torch.tree_size import CostTable
 from harness.models.dense import DenseModel
 from harness.records import Request, Sampling
 from strategies.base import Proposer
@@ -17,33 +24,68 @@ _CAPACITY_STEP = 1024
 
 
 class CapturedRounds(Rounds):
-    """``Rounds`` whose ``step`` replays a graph. ``sampling`` is what its rounds choose by; its seed and limit do not count.
+    """``Rounds`` that replay graphs. ``sampling`` is what they choose by; its seed and limit do not count.
 
-    Rounds of all sizes share ``pool``, the memory of what lives within a round: they never run at the same time.
+    Rounds of all sizes share ``pool``, the memory of what lives within a round: they never run at the same time, and the trees
+    of a draft are held for its verification. ``costs`` are those of these very graphs, ``None`` where trees are not cut.
     """
 
     def __init__(self, *sizes, sampling: Sampling, pool) -> None:
         super().__init__(*sizes)
-        self.begin([[0]] * self.batch, sampling, [0] * self.batch)
+        self._pool = pool
+        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self.costs: CostTable | None = None
+        if self.size is None:
+            self.begin([[0]] * self.batch, sampling, [0] * self.batch)
+            self._graphs["round"] = self._record(self._whole)
+        else:
+            self.costs = measure(self, sampling, self.size.contexts)
+            self.size.learn(self.costs)
+
+    def step(self) -> None:
+        if self.size is None:
+            self._graphs["round"].replay()
+        else:
+            super().step()
+
+    def draft(self) -> None:
+        self._replay("draft", super().draft)
+
+    def verify(self, rows: int | None) -> None:
+        self._replay(rows, partial(super().verify, rows))
+
+    def _whole(self) -> None:
+        super().draft()
+        super().verify(None)
+
+    def _replay(self, part: Hashable, work: Callable[[], None]) -> None:
+        """Recorded when it is first asked for, which is while costs are measured."""
+        if part not in self._graphs:
+            self._graphs[part] = self._record(work)
+        self._graphs[part].replay()
+
+    def _record(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # compiles kernels and sets up libraries, neither of which can be captured
             for _ in range(_WARM_UP_ROUNDS):
-                super().step()
+                work()
         torch.cuda.current_stream().wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
-            super().step()
-
-    def step(self) -> None:
-        self._graph.replay()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            work()
+        return graph
 
 
 class CapturedPool:
-    """Captured rounds by strategy, batch size and way of choosing; captured anew for requests that need more positions."""
+    """Captured rounds by strategy, batch size and way of choosing; captured anew for requests that need more positions.
+
+    ``measured`` lists what their graphs cost, each table with its strategy.
+    """
 
     def __init__(self, model: DenseModel) -> None:
         self._model, self._memory = model, torch.cuda.graph_pool_handle()
+        self.measured: list[tuple[str, CostTable]] = []
         self._captured: dict[tuple, CapturedRounds] = {}
 
     @torch.inference_mode()
@@ -59,4 +101,6 @@ class CapturedPool:
             # A copy for its own state: rounds of other sizes keep theirs. The drafter's weights are the same.
             sizes = self._model, copy(proposer), len(requests), capacity, round_times
             self._captured[key] = found = CapturedRounds(*sizes, sampling=sampling, pool=self._memory)
+            if found.costs is not None:
+                self.measured.append((strategy, found.costs))
         return found

@@ -9,15 +9,19 @@ import torch
 
 from harness.engines.torch.answers import Answer
 from harness.engines.torch.handover import Handover
-from harness.engines.torch.rounds import Rounds, eager_rounds
+from harness.engines.torch.rounds import Rounds, needed_capacity
+from harness.engines.torch.tree_size import CostTable
 from harness.models.dense import DenseModel
 from harness.records import Decoded, Request
 from strategies.base import Proposer
 
 
-def decode(model: DenseModel, proposer: Proposer, requests: Sequence[Request]) -> list[Decoded]:
-    """Decode requests as one batch, eagerly."""
-    return decode_with(eager_rounds(model, proposer, requests), requests)
+def decode(
+    model: DenseModel, proposer: Proposer, requests: Sequence[Request], costs: CostTable | None = None
+) -> list[Decoded]:
+    """Decode requests as one batch, eagerly. ``costs`` are needed by a proposer with a ladder (``RoundCosts.table``)."""
+    capacity = needed_capacity(model, proposer, requests)
+    return decode_with(Rounds(model, proposer, len(requests), capacity, requests[0].round_times, costs), requests)
 
 
 @torch.inference_mode()
@@ -41,7 +45,7 @@ def decode_with(rounds: Rounds, requests: Sequence[Request]) -> list[Decoded]:
         if told is None:
             continue
         at_s = time.perf_counter() - started
-        for answer, (kept, depth, width, *tokens) in zip(answers, told, strict=True):
-            answer.add(tokens[:kept], rounds.proposed, depth, width, at_s)
+        for answer, (kept, proposed, depth, width, *tokens) in zip(answers, told, strict=True):
+            answer.add(tokens[:kept], proposed, depth, width, at_s)
     phases = rounds.clock.seconds() if rounds.clock.wanted else []
     return [answer.decoded(phases) for answer in answers]

@@ -10,6 +10,7 @@ import torch
 from harness.engines.base import room_behind
 from harness.engines.torch.bytes_moved import cache_bytes_per_token, copy_bytes_per_s, weight_bytes
 from harness.engines.torch.captured import CapturedPool
+from harness.engines.torch.costs import RoundCosts
 from harness.engines.torch.decode import decode, decode_with
 from harness.engines.torch.device import pick_device, pick_dtype
 from harness.errors import UserError
@@ -51,6 +52,7 @@ class TorchEngine:
         view = target_view(self.model)
         self._proposers: dict[str, Proposer] = {name: instantiate(config, target=view) for name, config in strategies.items()}
         self.captured = self._capture(captured_graphs)
+        self._costs = RoundCosts(self.model)
         self._captured_rounds = CapturedPool(self.model) if self.captured else None
 
     def _capture(self, wanted: bool | None) -> bool:
@@ -76,7 +78,8 @@ class TorchEngine:
             room_behind(request, self.context_length)
         proposer = self._proposers[strategy]
         if self._captured_rounds is None:
-            return decode(self.model, proposer, requests)
+            costs = self._costs.table(strategy, proposer, requests) if proposer.ladder else None
+            return decode(self.model, proposer, requests, costs)
         return decode_with(self._captured_rounds.of(strategy, proposer, requests), requests)
 
     @torch.inference_mode()
@@ -85,6 +88,12 @@ class TorchEngine:
         hidden, _ = self.model(tokens, torch.arange(tokens.shape[1], device=self.device)[None])
         first, second = self.model.logits(hidden[:, -1:]).flatten().float().topk(2).values.tolist()
         return first - second
+
+    def costs(self) -> list[dict[str, Any]]:
+        """What was measured since the last call (``CostTable``), each with its strategy."""
+        source = self._captured_rounds or self._costs
+        found, source.measured = source.measured, []
+        return [{"strategy": strategy, **table.to_json()} for strategy, table in found]
 
     def settings(self) -> Mapping[str, Any]:
         return {

@@ -1,6 +1,7 @@
 """A batch between rounds, on the device, and the step from one round to the next: propose, verify, accept, commit.
 
-Shapes are fixed and nothing is read back within a round, so that a GPU can replay it as one captured graph.
+Shapes are fixed and nothing is read back within a round, so that a GPU can replay it as one captured graph. Where a strategy's
+trees are cut to the size that pays, one number is read back between draft and verification: how many rows that is.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from harness.engines.torch.round_clock import RoundClock
+from harness.engines.torch.tree_size import CostTable, TreeSize, contexts_to
 from harness.models.dense import DenseModel
 from harness.records import Request, Sampling
 from kernels import GreedyChoices, Rows, SampledChoices, accepted_path, on_gpu, row_mask
@@ -23,9 +25,12 @@ class Rounds:
 
     A request that has what it wants goes on with the batch; nobody listens to it. ``capacity`` positions are enough for a
     request's prompt, its answer and what its last rounds touch behind it; one that would go beyond them stands still.
+    ``costs`` are asked for by the size of trees that the proposer lets cut; without them it learns them later (``size``).
     """
 
-    def __init__(self, model: DenseModel, proposer: Proposer, batch: int, capacity: int, round_times: bool) -> None:
+    def __init__(
+        self, model: DenseModel, proposer: Proposer, batch: int, capacity: int, round_times: bool, costs: CostTable | None = None
+    ) -> None:
         device = model.embed.weight.device
         self.model, self.proposer = model, proposer
         self.batch, self.capacity = batch, capacity
@@ -35,9 +40,14 @@ class Rounds:
         self._places = torch.arange(proposer.longest, device=device)
         self._bonus, self._given = torch.zeros(2, batch, dtype=torch.int64, device=device)
         self._uniforms = torch.zeros(batch, capacity, dtype=torch.float64, device=device)
-        # Of each request: rows kept, depth and width of its tree, then the tokens that the round gave.
-        self.report = torch.zeros(batch, 3 + proposer.longest, dtype=torch.int64, device=device)
-        self.proposed = 0
+        # Of each request: rows kept, nodes, depth and width of its tree, then the tokens that the round gave.
+        self.report = torch.zeros(batch, 4 + proposer.longest, dtype=torch.int64, device=device)
+        self.reach = capacity - proposer.max_rows - proposer.longest
+        self.size: TreeSize | None = None
+        if proposer.ladder:
+            self.size = TreeSize(proposer.ladder, costs.contexts if costs else contexts_to(self.reach, self.reach), device)
+            if costs:
+                self.size.learn(costs)
 
     def begin(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]) -> list[int]:
         """Forget what was, read the prompts, and give each request's first token. Request b samples with ``seeds[b]``."""
@@ -62,21 +72,36 @@ class Rounds:
         return first.tolist()
 
     def step(self) -> None:
-        """One round. What it gave is in ``report`` and ``proposed``."""
+        """One round. What it gave is in ``report``."""
+        self.draft()
+        self.verify(self.rows_to_verify())
+
+    def draft(self) -> None:
+        """The first half: grow trees, and pick how many of their rows are worth verifying."""
         cache, proposer, clock = self.cache, self.proposer, self.clock
         clock.begin()
         proposer.drafting_done = lambda: clock.mark("draft")
-        tree = proposer.propose(self._bonus, cache.lengths)
+        self._tree = proposer.propose(self._bonus, cache.lengths)
         del proposer.drafting_done
+        if self.size is not None:
+            self.size.pick(self._tree, cache.lengths)
         clock.mark("build")
 
-        rows = Rows(cache.lengths, row_mask(tree.parents) if tree.rows > 1 else None)
-        hidden, features = self.model(tree.tokens, cache.lengths[:, None] + tree.depths, cache, rows, proposer.taps)
+    def rows_to_verify(self) -> int | None:
+        """Between the halves: the rows that were picked; ``None``: whole trees."""
+        return None if self.size is None else self.size.picked()
+
+    def verify(self, rows: int | None) -> None:
+        """The second half, with the first ``rows`` rows of the trees; ``None``: with all."""
+        cache, proposer, clock = self.cache, self.proposer, self.clock
+        tree = self._tree if rows is None else self._tree.first(rows)
+        visible = Rows(cache.lengths, row_mask(tree.parents) if tree.rows > 1 else None)
+        hidden, features = self.model(tree.tokens, cache.lengths[:, None] + tree.depths, cache, visible, proposer.taps)
         choose = self._choices(self.model.logits(hidden))
         path, kept, bonus = accepted_path(tree.tokens, tree.parents, tree.depths, choose, proposer.longest)
         clock.mark("verify")
 
-        kept = torch.where(cache.lengths + proposer.max_rows + proposer.longest <= self.capacity, kept, 0)
+        kept = torch.where(cache.lengths <= self.reach, kept, 0)
         most = proposer.longest if on_gpu(path) else int(kept.max())
         path = path[:, :most]
         tokens = tree.tokens.gather(1, path)
@@ -89,18 +114,19 @@ class Rounds:
         clock.mark("commit")
 
     def _tell(self, tree: DraftTree, tokens: Tensor, kept: Tensor, bonus: Tensor) -> None:
-        self.proposed = tree.rows - 1
+        nodes = tree.rows - 1
         self.report[:, 0] = kept
+        self.report[:, 1] = nodes
         if tree.is_chain:
-            self.report[:, 1] = self.proposed
-            self.report[:, 2] = min(self.proposed, 1)
+            self.report[:, 2] = nodes
+            self.report[:, 3] = min(nodes, 1)
         else:
-            self.report[:, 1] = tree.depths.amax(dim=1)
+            self.report[:, 2] = tree.depths.amax(dim=1)
             counts = (tree.depths[:, :, None] == self._places[1:]).sum(dim=1) if len(self._places) > 1 else tree.depths * 0
-            self.report[:, 2] = counts.amax(dim=1)
+            self.report[:, 3] = counts.amax(dim=1)
         last = tokens.shape[1]
         shifted = torch.cat([tokens[:, 1:], bonus[:, None]], dim=1)
-        self.report[:, 3 : 3 + last] = torch.where(self._places[:last] == (kept - 1)[:, None], bonus[:, None], shifted)
+        self.report[:, 4 : 4 + last] = torch.where(self._places[:last] == (kept - 1)[:, None], bonus[:, None], shifted)
 
     def _choices(self, logits: Tensor) -> Choices:
         sampling = self._sampling
@@ -108,11 +134,6 @@ class Rounds:
             return GreedyChoices(logits)
         ahead = (self._given[:, None] + self._places).clamp(max=self.capacity - 1)
         return SampledChoices(logits, self._uniforms.gather(1, ahead), sampling.temperature, sampling.top_k, sampling.top_p)
-
-
-def eager_rounds(model: DenseModel, proposer: Proposer, requests: Sequence[Request]) -> Rounds:
-    """Rounds with room for these requests."""
-    return Rounds(model, proposer, len(requests), needed_capacity(model, proposer, requests), requests[0].round_times)
 
 
 def needed_capacity(model: DenseModel, proposer: Proposer, requests: Sequence[Request]) -> int:

@@ -1,0 +1,105 @@
+"""What rounds cost on this machine: measured on rounds of no request, once for each batch size, before it is asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from copy import copy
+from statistics import median
+
+import torch
+
+from harness.engines.torch.rounds import Rounds, needed_capacity
+from harness.engines.torch.tree_size import CostTable, contexts_to
+from harness.models.dense import DenseModel
+from harness.records import Request, Sampling
+from strategies.base import Proposer
+
+_PASSES = 3  # of which the median counts, after one that does not
+_ENOUGH_S = 0.2  # of them over one number of rows
+# Nodes behind the likeliest path grow ever less likely: no tree has twice the tokens of the smallest with room for that path.
+_MOST_TIMES = 2.0
+
+
+class RoundCosts:
+    """The tables of eager rounds, one for each strategy and batch size; it grows with the contexts that requests reach.
+
+    ``measured`` lists what was measured as it comes, each table with its strategy.
+    """
+
+    def __init__(self, model: DenseModel) -> None:
+        self._model = model
+        self._tables: dict[tuple[str, int], CostTable] = {}
+        self.measured: list[tuple[str, CostTable]] = []
+
+    def table(self, strategy: str, proposer: Proposer, requests: Sequence[Request]) -> CostTable:
+        """Costs of rounds of ``requests``, up to the longest context that one can reach; measured where they are not known."""
+        key, slack = (strategy, len(requests)), proposer.max_rows + proposer.longest
+        reach = needed_capacity(self._model, proposer, requests) - slack
+        wanted = contexts_to(reach, self._model.config.context_length)
+        known = self._tables.get(key)
+        missing = [context for context in wanted if known is None or context not in known.contexts]
+        if missing:
+            rounds = Rounds(self._model, copy(proposer), len(requests), missing[-1] + slack, round_times=False)
+            found = measure(rounds, requests[0].sampling, missing, known and known.rows)
+            self.measured.append((strategy, found))
+            known = self._tables[key] = known.joined(found) if known else found
+        return known
+
+
+@torch.inference_mode()
+def measure(
+    rounds: Rounds, sampling: Sampling, contexts: Sequence[int], rows: Sequence[int] | None = None
+) -> CostTable:
+    """Time ``rounds`` behind ``contexts`` positions with ``rows`` rows a tree; what the caches hold afterwards means nothing.
+
+    ``rows`` None: the proposer's ladder, up to the first that costs too much ever to pay.
+    """
+    draft_s, verify_s = [], []
+    rounds.begin([[0]] * rounds.batch, sampling, [0] * rounds.batch)
+
+    def draft() -> None:
+        rounds.draft()
+        rounds.rows_to_verify()
+
+    for context in contexts:
+        draft_s.append(_seconds(rounds, context, draft))
+        verify_s.append([])
+        for size in rows or rounds.proposer.ladder:
+            verify_s[-1].append(_seconds(rounds, context, lambda size=size: rounds.verify(size)))
+            if rows is None and _too_much(rounds.proposer, draft_s[-1], verify_s[-1]):
+                break
+        rows = rows or rounds.proposer.ladder[: len(verify_s[-1])]
+    return CostTable(rounds.batch, tuple(contexts), tuple(rows), tuple(draft_s), tuple(map(tuple, verify_s)))
+
+
+def _too_much(proposer: Proposer, draft_s: float, verify_s: Sequence[float]) -> bool:
+    with_path = [seconds for seconds, rows in zip(verify_s, proposer.ladder) if rows >= proposer.longest]
+    return bool(with_path) and draft_s + with_path[-1] > _MOST_TIMES * (draft_s + with_path[0])
+
+
+def _seconds(rounds: Rounds, context: int, work: Callable[[], None]) -> float:
+    """Median time of ``work``, each time behind ``context`` positions, after a first time that compiles and captures."""
+    found: list[float] = []
+    for number in range(1 + _PASSES):
+        rounds.cache.lengths.fill_(context)
+        seconds = _timed(work, rounds.cache.lengths.is_cuda)
+        if number:
+            found.append(seconds)
+        if sum(found) > _ENOUGH_S:
+            break
+    return median(found)
+
+
+def _timed(work: Callable[[], None], on_device: bool) -> float:
+    if not on_device:
+        begun = time.perf_counter()
+        work()
+        return time.perf_counter() - begun
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    begin.record()
+    work()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1000

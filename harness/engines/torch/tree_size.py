@@ -1,0 +1,95 @@
+"""How many rows of a round's trees are verified: as many as promise the most tokens a second (CaDDTree, arXiv 2606.01813)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strategies.base import DraftTree
+
+# Between contexts the cost is nearly linear: attention's part grows with them.
+_FIRST_CONTEXT, _CONTEXT_STEP = 256, 4
+# Of a size that was not measured, because no tree of it could pay [s].
+_NEVER = 1e9
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """What a round of ``batch`` requests costs on this machine, at each of some ``contexts`` and ``rows`` of a tree.
+
+    ``draft_s[c]``: drafting, building the tree and picking its size, behind ``contexts[c]`` committed positions [s].
+    ``verify_s[c][r]``: the rest of the round, with ``rows[r]`` rows a request: target pass, acceptance, commit [s].
+    """
+
+    batch: int
+    contexts: tuple[int, ...]
+    rows: tuple[int, ...]
+    draft_s: tuple[float, ...]
+    verify_s: tuple[tuple[float, ...], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def joined(self, other: CostTable) -> CostTable:
+        """With the other's contexts too, which must be others with the same rows."""
+        columns = (self.contexts + other.contexts, self.draft_s + other.draft_s, self.verify_s + other.verify_s)
+        contexts, draft_s, verify_s = zip(*sorted(zip(*columns, strict=True)), strict=True)
+        return replace(self, contexts=contexts, draft_s=draft_s, verify_s=verify_s)
+
+    def round_s(self) -> list[list[float]]:
+        """The whole round, by context and rows [s]."""
+        return [[draft + verify for verify in row] for draft, row in zip(self.draft_s, self.verify_s, strict=True)]
+
+
+class TreeSize:
+    """Picks one of the sizes ``rows`` for the trees of a batch, on the device.
+
+    With q the drafter's probability of the prefix that ends in a node, a tree of n nodes is expected to give 1 + sum of
+    their q tokens; the pick maximises the sum of that over the batch / the round's cost at the longest context, linear between
+    measured contexts.
+    """
+
+    def __init__(self, rows: Sequence[int], contexts: Sequence[int], device: torch.device) -> None:
+        self.rows, self.contexts = tuple(rows), tuple(contexts)
+        self._last_rows = torch.tensor(self.rows, device=device) - 1
+        self._at = torch.tensor(self.contexts, dtype=torch.float64, device=device)
+        self._round_s = torch.full((len(self.contexts), len(self.rows)), _NEVER, dtype=torch.float64, device=device)
+        self._picked = torch.zeros(1, dtype=torch.int64, device=device)
+
+    def learn(self, table: CostTable) -> None:
+        """The costs, of all ``contexts`` and of the first of the ``rows``; larger trees are not picked then."""
+        known = torch.tensor(table.round_s(), dtype=torch.float64)
+        self._round_s[:, : known.shape[1]] = known.to(self._round_s.device)
+
+    def pick(self, tree: DraftTree, lengths: Tensor) -> None:
+        """Of ``tree``, whose best rows come first, behind ``lengths`` ``[batch]``. Nothing is read back."""
+        # The root's q is 1: it stands for the token that every round gives.
+        tokens = tree.logprobs.double().exp().cumsum(dim=1).sum(dim=0)
+        tokens = tokens[self._last_rows.clamp(max=tree.rows - 1)]
+        self._picked.copy_((tokens / self._cost(lengths)).argmax())
+
+    def picked(self) -> int:
+        """The rows that ``pick`` chose, read back."""
+        return self.rows[int(self._picked)]
+
+    def _cost(self, lengths: Tensor) -> Tensor:
+        """``[sizes]``, in seconds."""
+        if len(self.contexts) == 1:
+            return self._round_s[0]
+        longest = lengths.max().double().clamp(self.contexts[0], self.contexts[-1])[None]
+        above = torch.searchsorted(self._at, longest).clamp(min=1)
+        low, high = self._at[above - 1], self._at[above]
+        below_s, above_s = self._round_s[above - 1], self._round_s[above]
+        return torch.lerp(below_s, above_s, ((longest - low) / (high - low))[:, None])[0]
+
+
+def contexts_to(reach: int, most: int) -> tuple[int, ...]:
+    """Contexts at which to measure rounds of requests that reach ``reach`` positions: 256, 1024, 4096, …, none above ``most``."""
+    contexts = [min(_FIRST_CONTEXT, most)]
+    while contexts[-1] < min(reach, most):
+        contexts.append(min(contexts[-1] * _CONTEXT_STEP, most))
+    return tuple(contexts)
