@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from kernels.sampling import draw, probabilities
@@ -37,9 +38,35 @@ def accept(tokens: Tensor, parents: Tensor, choose: Choice) -> tuple[list[list[i
     return paths, bonuses
 
 
+def walk(tokens: Tensor, parents: Tensor, chosen: Tensor, longest: int) -> tuple[Tensor, Tensor, Tensor]:
+    """``accept`` with every row's choice known, as tensors of fixed shapes.
+
+    ``tokens``, ``parents`` and ``chosen`` int64 ``[batch, rows]``: the target chooses ``chosen[b, r]`` after row r. Returns
+    the path ``[batch, longest]``, the number of its rows that are accepted, the root included, and the bonus token, both
+    ``[batch]``. Behind the accepted rows the path goes on as if nothing had to move: ``path[b, i] = i``. After ``longest``
+    rows (at most the tree's) a walk ends and the next choice is the bonus token, whether it was drafted or not.
+    """
+    choices = chosen.tolist()
+    paths, _ = accept(tokens, parents, lambda request, row, depth: choices[request][row])
+    kept = torch.tensor([min(len(path), longest) for path in paths], device=tokens.device)
+    path = torch.tensor([[*path[:longest], *range(len(path), longest)] for path in paths], device=tokens.device)
+    bonus = chosen.gather(1, path.gather(1, kept[:, None] - 1)).squeeze(1)
+    return path, kept, bonus
+
+
+def greedy_rows(logits: Tensor) -> Tensor:
+    """The arg-max of ``logits`` ``[batch, rows, vocab]``, int64 ``[batch, rows]``: the first of equal ones, no NaN but where all are."""
+    best = logits.argmax(dim=-1)
+    if bool(logits.gather(-1, best[..., None]).isnan().any()):
+        numbers = ~logits.isnan()
+        logits = logits.masked_fill(~numbers, -torch.inf)
+        best = ((logits == logits.amax(dim=-1, keepdim=True)) & numbers).byte().argmax(dim=-1)
+    return best
+
+
 def greedy_choice(logits: Tensor) -> Choice:
     """The arg-max of ``logits`` ``[batch, rows, vocab]``."""
-    best = logits.argmax(dim=-1).tolist()
+    best = greedy_rows(logits).tolist()
     return lambda request, row, depth: best[request][row]
 
 

@@ -60,8 +60,8 @@ DECODING = (
         "siblings-see-each-other",
         "the mask lets rows with the same parent see one another",
         "kernels/masks.py",
-        "    ancestor = parents\n",
-        "    mask |= parents[:, :, None] == parents[:, None, :]\n    ancestor = parents\n",
+        "if parent >= 0 else 0) | 1 << row",
+        "if parent >= 0 else 0) | 1 << row | sum(1 << other for other, its in enumerate(row_parents) if its == parent)",
         ("tests/test_masks_attention.py",),
     ),
     Mutant(
