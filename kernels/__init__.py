@@ -1,12 +1,12 @@
 """Draft-tree kernels: plain-torch references that a reader can check against the papers, and Triton kernels for a GPU."""
 
-from kernels.acceptance import GreedyChoices, SampledChoices, accept, accepted_path
+from kernels.acceptance import GreedyChoices, SampledChoices, accept, accepted_path, greedy_rows, walk
 from kernels.attention import attention, attention_with_lse, merge_attention, visible_rows
 from kernels.cache import keep_rows, write_rows
 from kernels.decoder_layer import LayerWeights, over_cache, side_by_side, stacked
 from kernels.device import on_gpu
 from kernels.layers import apply_rope, linear_add, norm_linear, norm_swiglu, rope_tables, rotate, rotate_into, swiglu
-from kernels.masks import ancestor_mask
+from kernels.masks import ancestor_bits, ancestor_mask, unpack_bits
 from kernels.packed import pack, packed
 from kernels.rows import Rows, causal_mask, row_mask
 from kernels.sampling import draw, likeliest, probabilities
@@ -19,6 +19,7 @@ __all__ = [
     "SampledChoices",
     "accept",
     "accepted_path",
+    "ancestor_bits",
     "ancestor_mask",
     "apply_rope",
     "attention",
@@ -26,6 +27,7 @@ __all__ = [
     "best_first_tree",
     "causal_mask",
     "draw",
+    "greedy_rows",
     "keep_rows",
     "likeliest",
     "linear_add",
@@ -44,6 +46,8 @@ __all__ = [
     "side_by_side",
     "stacked",
     "swiglu",
+    "unpack_bits",
     "visible_rows",
+    "walk",
     "write_rows",
 ]

@@ -47,12 +47,38 @@ def accepted_path(tokens: Tensor, parents: Tensor, depths: Tensor, choice: Choic
     tree, its root included. On a GPU nothing is read back.
     """
     if on_gpu(tokens):
-        from kernels.triton_kernels.walk import walk
+        from kernels.triton_kernels import walk as kernel
 
-        return walk(tokens, parents, choice.at_all(depths), longest)
+        return kernel.walk(tokens, parents, choice.at_all(depths), longest)
     paths, bonuses = accept(tokens, parents, choice)
     path = torch.tensor([[*rows, *range(len(rows), longest)] for rows in paths])
     return path, torch.tensor([len(rows) for rows in paths]), torch.tensor(bonuses)
+
+
+def walk(tokens: Tensor, parents: Tensor, chosen: Tensor, longest: int) -> tuple[Tensor, Tensor, Tensor]:
+    """``accept`` with every row's choice known, as tensors of fixed shapes.
+
+    ``tokens``, ``parents`` and ``chosen`` int64 ``[batch, rows]``: the target chooses ``chosen[b, r]`` after row r. Returns
+    the path ``[batch, longest]``, the number of its rows that are accepted, the root included, and the bonus token, both
+    ``[batch]``. Behind the accepted rows the path goes on as if nothing had to move: ``path[b, i] = i``. After ``longest``
+    rows (at most the tree's) a walk ends and the next choice is the bonus token, whether it was drafted or not.
+    """
+    choices = chosen.tolist()
+    paths, _ = accept(tokens, parents, lambda request, row, depth: choices[request][row])
+    kept = torch.tensor([min(len(path), longest) for path in paths], device=tokens.device)
+    path = torch.tensor([[*path[:longest], *range(len(path), longest)] for path in paths], device=tokens.device)
+    bonus = chosen.gather(1, path.gather(1, kept[:, None] - 1)).squeeze(1)
+    return path, kept, bonus
+
+
+def greedy_rows(logits: Tensor) -> Tensor:
+    """The arg-max of ``logits`` ``[batch, rows, vocab]``, int64 ``[batch, rows]``: the first of equal ones, no NaN but where all are."""
+    best = likeliest(logits)
+    if bool(logits.gather(-1, best[..., None]).isnan().any()):
+        numbers = ~logits.isnan()
+        logits = logits.masked_fill(~numbers, -torch.inf)
+        best = ((logits == logits.amax(dim=-1, keepdim=True)) & numbers).byte().argmax(dim=-1)
+    return best
 
 
 class Choices:
@@ -81,10 +107,10 @@ class GreedyChoices(Choices):
 
     def at_all(self, depths: Tensor) -> Tensor:
         if on_gpu(self._logits):
-            from kernels.triton_kernels.greedy import greedy_rows
+            from kernels.triton_kernels import greedy
 
-            return greedy_rows(self._logits)
-        return likeliest(self._logits)
+            return greedy.greedy_rows(self._logits)
+        return greedy_rows(self._logits)
 
 
 class SampledChoices(Choices):

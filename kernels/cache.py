@@ -31,7 +31,7 @@ def keep_rows(caches: Tensor, lengths: Tensor, path: Tensor) -> None:
     if on_gpu(caches):
         from kernels.triton_kernels.commit import keep_rows as move
 
-        move(caches.flatten(0, -5), lengths, path)
+        move(caches, lengths, path)
         return
     for request, (start, rows) in enumerate(zip(lengths.tolist(), path.tolist(), strict=True)):
         stays = next((place for place, row in enumerate(rows) if place != row), len(rows))

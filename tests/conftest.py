@@ -16,6 +16,12 @@ settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
 
 
+def pytest_pycollect_makemodule(module_path, parent):
+    from interpreted import collector
+
+    return collector(module_path, parent)
+
+
 @pytest.fixture(scope="session")
 def smollm2_models():
     """SmolLM2 in fp32: ``checkpoint``, ``ours`` and Transformers' model ``theirs``."""

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from naive_sampling import naive_probabilities
 from tiny_decoding import Oracle, greedy, run, tiny_target
 
-from kernels import accept, draw, GreedyChoices, probabilities, SampledChoices
+from kernels import GreedyChoices, SampledChoices, accept, draw, greedy_rows, probabilities
+from kernels import walk as walk_of_choices
 from strategies.base import DraftTree
 
 
@@ -53,6 +54,32 @@ def test_accept_is_the_naive_walk(batch):
     logits = torch.nn.functional.one_hot(choices, 4).float()
     paths, bonuses = accept(tokens, parents, GreedyChoices(logits))
     assert list(zip(paths, bonuses, strict=True)) == [walk(*one) for one in batch]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 14).flatmap(lambda rows: st.tuples(st.lists(judged(rows), min_size=1, max_size=3), st.integers(1, rows))))
+def test_a_walk_as_tensors_is_the_naive_one_up_to_the_longest(batch_and_longest):
+    batch, longest = batch_and_longest
+    tokens, parents, choices = (torch.tensor(column) for column in zip(*batch, strict=True))
+    path, kept, bonus = walk_of_choices(tokens, parents, choices, longest)
+    for request, one in enumerate(batch):
+        rows = walk(*one)[0][:longest]
+        assert path[request].tolist() == rows + list(range(len(rows), longest))
+        assert int(kept[request]) == len(rows) and int(bonus[request]) == one[2][rows[-1]]
+    assert all(column.dtype == torch.int64 for column in (path, kept, bonus))
+
+
+def test_of_equal_children_the_last_is_accepted():
+    tokens, parents = torch.tensor([[0, 7, 7, 8]]), torch.tensor([[-1, 0, 0, 1]])
+    assert accept(tokens, parents, lambda *_: 7) == ([[0, 2]], [7])
+    path, kept, bonus = walk_of_choices(tokens, parents, torch.full((1, 4), 7), 3)
+    assert (path.tolist(), kept.tolist(), bonus.tolist()) == ([[0, 2, 2]], [2], [7])
+
+
+def test_the_first_of_equal_logits_is_chosen_and_nan_only_where_all_are():
+    nan, infinity = torch.nan, torch.inf
+    rows = [[0.0, 3.0, 3.0], [nan, 1.0, 1.0], [nan, -infinity, nan], [nan, nan, nan], [-0.0, 0.0, -1.0], [1.0, nan, infinity]]
+    assert greedy_rows(torch.tensor([rows])).tolist() == [[1, 1, 1, 0, 0, 2]]
 
 
 def test_only_rows_on_the_path_are_asked_and_with_their_depth():

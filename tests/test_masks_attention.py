@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 from tiny_decoding import causal_logits, tiny_config, tiny_target
 
 from harness.models.layer_cache import ModelCache, RecurrentCache
-from kernels import Rows, ancestor_mask, attention, causal_mask, keep_rows, row_mask, visible_rows, write_rows
+from kernels import (
+    Rows,
+    ancestor_bits,
+    ancestor_mask,
+    attention,
+    causal_mask,
+    keep_rows,
+    row_mask,
+    unpack_bits,
+    visible_rows,
+    write_rows,
+)
 from kernels.rows import visible_columns
 
 
@@ -44,6 +55,21 @@ def test_ancestor_mask_is_the_walk_to_the_root(two):
     for request, parents in enumerate(batch):
         for row in range(rows):
             assert mask[request, row].nonzero().flatten().tolist() == sorted(path_to(parents, row))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 63, 64, 65, 130])
+def test_ancestor_bits_are_the_walk_to_the_root_in_words_of_64(rows):
+    batch = [random_tree(rows, 4, seed)[1] for seed in range(3)]
+    bits = ancestor_bits(torch.tensor(batch))
+    assert bits.dtype == torch.int64 and bits.shape == (3, rows, -(-rows // 64))
+    unpacked = unpack_bits(bits, rows)
+    assert unpacked.dtype == torch.bool and unpacked.shape == (3, rows, rows)
+    for request, parents in enumerate(batch):
+        for row in range(rows):
+            path = sorted(path_to(parents, row))
+            words = [sum(1 << place % 64 for place in path if place // 64 == word) for word in range(bits.shape[2])]
+            assert [word % 2**64 for word in bits[request, row].tolist()] == words
+            assert unpacked[request, row].nonzero().flatten().tolist() == path
 
 
 def test_every_row_sees_the_whole_context_before_the_tree():
@@ -215,3 +241,19 @@ def test_a_recurrent_state_is_that_of_the_last_accepted_row(paths, stays):
             state = layer.step(state, token)
         torch.testing.assert_close(layer.cache.state[request], state)
     assert cache.lengths.tolist() == list(map(len, seen)) and layer.cache.row_states is None
+
+
+
+def test_each_request_keeps_its_own_rows_in_every_layer():
+    """Row by row, lengths and paths that differ; all else stays, rows that another one overwrites are read before."""
+    torch.manual_seed(0)
+    caches = torch.randn(3, 2, 2, 2, 12, 4)
+    before = caches.clone()
+    lengths, path = torch.tensor([2, 5]), torch.tensor([[0, 2, 3, 6], [1, 2, 3, 4]])
+    keep_rows(caches, lengths, path)
+    wanted = before.clone()
+    for request in range(2):
+        for place in range(4):
+            source = int(lengths[request] + path[request, place])
+            wanted[:, :, request, :, int(lengths[request]) + place] = before[:, :, request, :, source]
+    assert torch.equal(caches, wanted)

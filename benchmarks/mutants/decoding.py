@@ -60,8 +60,8 @@ DECODING = (
         "siblings-see-each-other",
         "the mask lets rows with the same parent see one another",
         "kernels/masks.py",
-        "    return torch.from_numpy(mask)",
-        "    mask |= above[:, :, None] == above[:, None, :]\n    return torch.from_numpy(mask)",
+        "if parent >= 0 else 0) | 1 << row",
+        "if parent >= 0 else 0) | 1 << row | sum(1 << other for other, its in enumerate(row_parents) if its == parent)",
         ("tests/test_masks_attention.py",),
     ),
     Mutant(

@@ -98,11 +98,11 @@ class Rounds:
         visible = Rows(cache.lengths, row_mask(tree.parents) if tree.rows > 1 else None)
         hidden, features = self.model(tree.tokens, cache.lengths[:, None] + tree.depths, cache, visible, proposer.taps)
         choose = self._choices(self.model.logits(hidden))
-        path, kept, bonus = accepted_path(tree.tokens, tree.parents, tree.depths, choose, proposer.longest)
+        path, kept, bonus = accepted_path(tree.tokens, tree.parents, tree.depths, choose, min(proposer.longest, tree.rows))
         clock.mark("verify")
 
         kept = torch.where(cache.lengths <= self.reach, kept, 0)
-        most = proposer.longest if on_gpu(path) else int(kept.max())
+        most = path.shape[1] if on_gpu(path) else int(kept.max())
         path = path[:, :most]
         tokens = tree.tokens.gather(1, path)
         features = features.gather(1, path[..., None].expand(-1, -1, features.shape[-1]))

@@ -1,0 +1,46 @@
+"""Commit on the GPU: all layers' caches keep the rows of the accepted paths, in one launch and in place."""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+def keep_rows(caches: Tensor, lengths: Tensor, path: Tensor) -> None:
+    """``kernels.cache.keep_rows``: rows ``lengths[b] + path[b, i]`` go to ``lengths[b] + i``.
+
+    ``caches`` ``[layers, 2, batch, kv_heads, capacity, head_dim]``, head_dim contiguous; ``lengths`` int64 ``[batch]``;
+    ``path`` int64 ``[batch, longest]``, ascending. Rows that stay where they are are neither read nor written.
+    """
+    layers, two, batch, kv_heads, capacity, head_dim = caches.shape
+    if caches.stride(5) != 1:
+        raise ValueError(f"caches with strides {caches.stride()}: the numbers of a row must be contiguous")
+    longest = path.shape[1]
+    keep_rows_kernel[(layers * two * batch * kv_heads,)](
+        caches, lengths, path.contiguous(), two, batch, kv_heads, capacity, longest, *caches.stride()[:5],
+        LONGEST=triton.next_power_of_2(longest), HEAD=head_dim, PADDED=triton.next_power_of_2(head_dim), num_warps=4,
+    )  # fmt: skip
+
+
+@triton.jit
+def keep_rows_kernel(
+    caches_ptr, lengths_ptr, path_ptr, two, batch, kv_heads, capacity, longest,
+    stride_layer, stride_two, stride_batch, stride_head, stride_row,
+    LONGEST: tl.constexpr, HEAD: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """One layer's keys or values of one request's head."""
+    program = tl.program_id(0)
+    head = program % kv_heads
+    request = (program // kv_heads) % batch
+    which = (program // (kv_heads * batch)) % two
+    layer = program // (kv_heads * batch * two)
+    caches_ptr += layer.to(tl.int64) * stride_layer + which.to(tl.int64) * stride_two
+    caches_ptr += request.to(tl.int64) * stride_batch + head.to(tl.int64) * stride_head
+    length = tl.load(lengths_ptr + request)
+    to = tl.arange(0, LONGEST)
+    begin = tl.load(path_ptr + request * longest + to, mask=to < longest, other=0)
+    moved = (to < longest) & (begin > to) & (length + begin < capacity)
+    dim = tl.arange(0, PADDED)
+    mask = moved[:, None] & (dim < HEAD)[None, :]
+    rows = tl.load(caches_ptr + (length + begin)[:, None] * stride_row + dim[None, :], mask=mask, other=0.0)
+    tl.debug_barrier()  # a row may be where another goes: all are read before one is written
+    tl.store(caches_ptr + (length + to)[:, None] * stride_row + dim[None, :], rows, mask=mask)

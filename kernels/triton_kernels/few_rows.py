@@ -1,0 +1,80 @@
+"""Products of few rows with a weight matrix, one kernel each with what stands around them.
+
+For rows that one decoding round has: the time is that of reading the weights. The norm's weight is multiplied onto x as it is
+loaded; the sum of squares grows in the same loop and scales the result at the end, since it is the same for all of a row.
+
+Rounding. fp32: the same operations in another order, so a few units in the last place of the sum of magnitudes. bf16: x times
+the norm's weight is rounded once (one row: not at all) where the reference rounds the normed x; the product stays in fp32
+until the residual, or the gate, is applied, where the reference rounds it.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+
+from kernels.triton_kernels.launch import COUNTERS, counters, dependent_launch
+from kernels.triton_kernels.one_row import one_row_kernel
+from kernels.triton_kernels.some_rows import some_rows_kernel
+from kernels.triton_kernels.tiles import MOST_ROWS, Tile, tile
+
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def suits(x: Tensor, weight: Tensor) -> bool:
+    """Whether the products here take ``x`` ``[..., inputs]``; of more rows a library's product is as good."""
+    return x.numel() // x.shape[-1] <= MOST_ROWS and x.dtype == weight.dtype and x.dtype in DTYPES
+
+
+def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Tensor) -> Tensor:
+    """RMS norm of ``x`` ``[..., inputs]`` times ``weight`` ``[outputs, inputs]`` -> ``[..., outputs]``."""
+    return product(x, weight, norm=norm, eps=eps)
+
+
+def linear_add(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
+    """``residual`` ``[..., outputs]`` + ``x`` ``[..., inputs]`` times ``weight`` ``[outputs, inputs]``."""
+    return product(x, weight, residual=residual)
+
+
+def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor) -> Tensor:
+    """silu(gate) * up of the RMS norm of ``x``; ``gate_up`` ``[2 * outputs, inputs]``, gate first -> ``[..., outputs]``."""
+    return product(x, gate_up, norm=norm, eps=eps, gated=True)
+
+
+def product(
+    x: Tensor, weight: Tensor, *, norm: Tensor | None = None, eps: float = 0.0, gated: bool = False,
+    residual: Tensor | None = None, cut: Tile | None = None,
+) -> Tensor:  # fmt: skip
+    """All three of them; ``cut`` instead of the tile that the shape has, for measuring."""
+    inputs = x.shape[-1]
+    outputs = weight.shape[0] // (2 if gated else 1)
+    rows = x.numel() // inputs
+    cut = cut or tile(rows, outputs, inputs, gated, x.dtype)
+    x, weight = x.contiguous(), weight.contiguous()
+    residual = None if residual is None else residual.contiguous()
+    out = x.new_empty(*x.shape[:-1], outputs)
+    dependent = dependent_launch(x.device)
+    shape = {"N": outputs, "K": inputs, "NORM": norm is not None, "GATED": gated, "ADD": residual is not None}
+    launch = {"DEPENDENT": dependent, "num_warps": cut.warps, "num_stages": cut.stages, "launch_pdl": dependent}
+    n_tiles = triton.cdiv(outputs, cut.block_n)
+    if cut.block_m == 1:
+        one_row_kernel[(n_tiles,)](
+            x, norm, weight, residual, out, eps, BLOCK_N=cut.block_n, PIECES=cut.block_k // 8, **shape, **launch
+        )
+        return out
+    m_tiles = triton.cdiv(rows, cut.block_m)
+    partial = counter = None
+    if cut.split > 1:
+        floats = cut.block_m * (cut.block_n * (2 if gated else 1) + 1)
+        partial = torch.empty(n_tiles * m_tiles * cut.split * floats, dtype=torch.float32, device=x.device)
+        counter = counters(x.device)
+        if n_tiles * m_tiles > COUNTERS:
+            raise ValueError(f"{n_tiles * m_tiles} tiles cannot be split: {COUNTERS} at most")
+    steps = triton.cdiv(inputs, cut.split * cut.block_k)
+    some_rows_kernel[(n_tiles, cut.split, m_tiles)](
+        x, norm, weight, residual, out, partial, counter, rows, eps,
+        BLOCK_M=cut.block_m, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, SPLIT=cut.split, STEPS=steps, AHEAD=4,
+        **shape, **launch,
+    )  # fmt: skip
+    return out

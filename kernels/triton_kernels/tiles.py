@@ -1,0 +1,76 @@
+"""How a product is cut into programs: measured for shapes that were measured, by a rule of thumb for all others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+MEASURED = Path(__file__).with_name("tiles.json")
+MOST_ROWS = 128
+_PROGRAMS = 132  # multiprocessors of an H200
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One program's share: ``block_m`` rows x ``block_n`` outputs, ``block_k`` inputs a step; ``split`` programs share the
+    inputs of an output. ``block_m`` 1: the kernel of one row."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    split: int = 1
+    warps: int = 4
+    stages: int = 4
+
+
+def tile(rows: int, outputs: int, inputs: int, gated: bool, dtype: torch.dtype) -> Tile:
+    """The tile for up to ``MOST_ROWS`` ``rows``; ``outputs`` counts a gate and its up together as one.
+
+    In fp32 it depends on the shape of the matrix alone, and sums run in the order of the inputs: a row's result is the same,
+    bit for bit, in whatever company it comes.
+    """
+    if dtype == torch.float32:
+        return Tile(16, 32, 32, stages=2)
+    return _measured().get(key(rows, outputs, inputs, gated)) or rule_of_thumb(rows, outputs, inputs, gated)
+
+
+def row_class(rows: int) -> int:
+    """Rows that are computed: 1, or ``rows`` rounded up to 16, 32, 64 or 128."""
+    return 1 if rows == 1 else next(most for most in (16, 32, 64, MOST_ROWS) if rows <= most)
+
+
+def key(rows: int, outputs: int, inputs: int, gated: bool) -> str:
+    """The name of a shape in the file of measured tiles (bf16)."""
+    return f"{row_class(rows)} x {outputs} x {inputs}{' gated' if gated else ''}"
+
+
+@cache
+def _measured() -> dict[str, Tile]:
+    return {name: Tile(**found["tile"]) for name, found in json.loads(MEASURED.read_text())["tiles"].items()}
+
+
+def rule_of_thumb(rows: int, outputs: int, inputs: int, gated: bool) -> Tile:
+    """Wide enough that the rows, which every program reads, cost little beside the weights; enough programs for the device."""
+    block_m = row_class(rows)
+    if block_m == 1 and inputs % 8 == 0:
+        return _one_row(outputs, inputs, gated)
+    block_m = max(16, block_m)
+    block_n = {16: 32, 32: 64, 64: 128, 128: 128}[block_m] // (2 if gated and block_m > 16 else 1)
+    while block_n > 16 and outputs < block_n * _PROGRAMS // 4:
+        block_n //= 2
+    block_k = 128 if block_m <= 32 and inputs >= 2048 else 64
+    programs, steps = -(-outputs // block_n), -(-inputs // block_k)
+    split = 1
+    while programs * split < _PROGRAMS * 3 // 4 and steps >= 16 * split and split < 8:
+        split *= 2
+    return Tile(block_m, block_n, block_k, split, warps=8 if block_m == 128 else 4, stages=4)
+
+
+def _one_row(outputs: int, inputs: int, gated: bool) -> Tile:
+    block_n = 4 if outputs >= 4 * _PROGRAMS else 2
+    pieces = 1 << max(5, min(8, (inputs // 8 - 1).bit_length()))
+    return Tile(1, block_n // (2 if gated and block_n > 2 else 1), 8 * pieces, stages=1)

@@ -1,0 +1,92 @@
+"""Every Triton kernel compiles for an H200, at the sizes that it is meant for, without a GPU.
+
+The interpreter takes what the compiler refuses: variables that change shape in a loop, sizes that are no powers of two, more
+shared memory than there is. Launchers are called as in a round; in place of the launch the kernel is compiled.
+"""
+
+import subprocess
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton")
+
+H200 = ("cuda", 90, 32)
+SHARED_BYTES = 227 * 1024
+TYPES = {torch.bfloat16: "bf16", torch.float32: "fp32", torch.int64: "i64", torch.int32: "i32"}
+VOCAB, SLOTS = 151_936, 15
+
+
+def compiled(kernel, arguments):
+    """``kernel`` for ``arguments`` as a launch would specialise it."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature, constants, divisible = {}, {}, {}
+    for index, parameter in enumerate(kernel.params):
+        value = arguments[parameter.name]
+        if isinstance(value, torch.Tensor):
+            signature[parameter.name] = "*" + TYPES[value.dtype]
+            divisible[(index,)] = [["tt.divisibility", 16]]
+        elif parameter.is_constexpr or value is None or (value == 1 and not parameter.do_not_specialize):
+            signature[parameter.name] = "constexpr"
+            constants[(index,)] = value
+        else:
+            signature[parameter.name] = "i32" if -(2**31) <= value < 2**31 else "i64"
+            if value % 16 == 0 and not parameter.do_not_specialize:
+                divisible[(index,)] = [["tt.divisibility", 16]]
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=divisible)
+    options = {name: arguments[name] for name in ("num_warps", "num_stages") if name in arguments}
+    return triton.compile(source, target=GPUTarget(*H200), options=options)
+
+
+@pytest.fixture
+def launched(monkeypatch, tmp_path):
+    """Names of the kernels that were compiled instead of launched; each is checked for what it takes of the GPU."""
+    from triton.runtime.jit import JITFunction
+
+    names = []
+
+    def run(self, *values, grid, warmup, **named):
+        kernel = compiled(self, dict(zip(self.arg_names, values)) | named)
+        assert kernel.metadata.shared <= SHARED_BYTES
+        cubin = tmp_path / "kernel.cubin"
+        cubin.write_bytes(kernel.asm["cubin"])
+        command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", str(cubin)]
+        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert " STACK:0 " in usage, f"{self.__name__} does not fit into registers: {usage}"
+        names.append(self.__name__)
+
+    monkeypatch.setattr(JITFunction, "run", run)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    return names
+
+
+@pytest.mark.parametrize("budget, steps", [(16, 1), (64, 1), (512, 3)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_trees(launched, budget, steps, dtype):
+    from kernels.triton_kernels.grow import best_first_tree
+
+    tree = best_first_tree(torch.zeros(1, dtype=torch.int64), torch.empty(1, SLOTS + 1, VOCAB, dtype=dtype)[:, 1:], budget)
+    assert all(column.shape == (1, 1 + budget) for column in tree) and len(launched) == 2 + steps
+
+
+@pytest.mark.parametrize("rows", [1, 17, 65, 513])
+def test_verification(launched, rows):
+    from kernels.triton_kernels import commit, greedy, masks, stamp, walk
+
+    tokens = torch.zeros(1, rows, dtype=torch.int64)
+    longest = min(rows, 1 + SLOTS)
+    path, *_ = walk.walk(tokens, tokens, tokens, longest)
+    masks.ancestor_bits(tokens)
+    greedy.greedy_rows(torch.empty(1, rows, 40_000 if rows > 100 else VOCAB, dtype=torch.bfloat16))
+    commit.keep_rows(torch.empty(2, 2, 1, 8, 2048, 128, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.int64), path)
+    stamp.stamp(torch.zeros(8, 4, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), 1)
+    assert len(set(launched)) == 6
+
+
+def test_a_mark_outside_the_ring_is_refused():
+    from kernels.triton_kernels.stamp import stamp
+
+    with pytest.raises(ValueError, match="mark 4"):
+        stamp(torch.zeros(8, 4, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), 4)

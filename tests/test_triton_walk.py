@@ -1,0 +1,111 @@
+"""Masks, acceptance, commit and arg-max by Triton's kernels are the references'."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from interpreted import DEVICE
+
+from kernels import acceptance, cache
+from kernels import masks as references
+from kernels.triton_kernels import commit, greedy, masks, walk
+
+
+@st.composite
+def trees(draw, most):
+    """``[batch, rows]`` of tokens, parents and choices over a small vocabulary; equal siblings happen."""
+    batch, rows = draw(st.integers(1, 3)), draw(st.integers(1, most))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    near = draw(st.sampled_from([1, 3, rows]))  # 1: a chain
+    parents = [[-1] + [draw(st.integers(max(0, row - near), row - 1)) for row in range(1, rows)] for _ in range(batch)]
+    vocab = draw(st.integers(1, 4))
+    tokens, chosen = torch.randint(vocab, (2, batch, rows), generator=generator)
+    return tokens.to(DEVICE), torch.tensor(parents, device=DEVICE), chosen.to(DEVICE)
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees(most=20), st.data())
+def test_a_walk_is_the_references(tree, data):
+    tokens, parents, chosen = tree
+    longest = data.draw(st.integers(1, tokens.shape[1]))
+    found, wanted = walk.walk(tokens, parents, chosen, longest), acceptance.walk(tokens, parents, chosen, longest)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.dtype == torch.int64 and torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("rows", [33, 64, 65, 513])
+def test_a_walk_to_the_last_row_of_a_chain(rows):
+    tokens = torch.arange(rows, device=DEVICE)[None]
+    path, kept, bonus = walk.walk(tokens, tokens - 1, tokens + 1, rows)
+    assert path[0].tolist() == list(range(rows)) and kept.tolist() == [rows] and bonus.tolist() == [rows]
+
+
+def test_a_path_longer_than_its_tree_is_refused():
+    rows = torch.zeros(1, 4, dtype=torch.int64)
+    with pytest.raises(ValueError, match="longest 5"):
+        walk.walk(rows, rows, rows, 5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(trees(most=24))
+def test_ancestors_are_the_references(tree):
+    parents = tree[1]
+    assert torch.equal(masks.ancestor_bits(parents), references.ancestor_bits(parents))
+
+
+@pytest.mark.parametrize("rows", [63, 64, 65, 129, 513])
+def test_ancestors_in_several_words(rows):
+    torch.manual_seed(rows)
+    parents = (torch.rand(2, rows) * torch.arange(rows)).long() - (torch.arange(rows) == 0).long()
+    parents[1] = torch.arange(rows) - 1 if rows < 100 else parents[0].clamp(max=3)
+    parents = parents.to(DEVICE)
+    bits = masks.ancestor_bits(parents)
+    assert bits.shape == (2, rows, -(-rows // 64)) and torch.equal(bits, references.ancestor_bits(parents))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_kept_rows_are_the_references(data):
+    batch, longest, head_dim = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 7)), data.draw(st.sampled_from([8, 12]))
+    dtype = data.draw(st.sampled_from([torch.bfloat16, torch.float32]))
+    lengths = torch.tensor(data.draw(st.lists(st.integers(0, 5), min_size=batch, max_size=batch)), device=DEVICE)
+    path = torch.stack([torch.randperm(12)[:longest].sort().values for _ in range(batch)]).to(DEVICE)
+    caches = torch.randn(2, 2, batch, 2, 17, head_dim, device=DEVICE).to(dtype)
+    wanted = caches.clone()
+    cache.keep_rows(wanted, lengths, path)
+    commit.keep_rows(caches, lengths, path)
+    assert torch.equal(caches, wanted)
+
+
+def test_rows_are_kept_in_caches_that_are_parts_of_a_larger_one():
+    torch.manual_seed(0)
+    whole = torch.randn(3, 2, 4, 2, 20, 8, device=DEVICE)
+    wanted, lengths, path = whole.clone(), torch.tensor([2, 0], device=DEVICE), torch.tensor([[0, 2, 3, 7]] * 2, device=DEVICE)
+    cache.keep_rows(wanted[1:, :, 1:3], lengths, path)
+    commit.keep_rows(whole[1:, :, 1:3], lengths, path)
+    assert torch.equal(whole, wanted)
+
+
+@st.composite
+def rows_of_logits(draw):
+    batch, rows, vocab = draw(st.integers(1, 2)), draw(st.integers(1, 3)), draw(st.integers(1, 9))
+    values = st.sampled_from([0.0, -0.0, 1.0, -1.0, torch.nan, torch.inf, -torch.inf])
+    numbers = draw(st.lists(values, min_size=batch * rows * vocab, max_size=batch * rows * vocab))
+    dtype = draw(st.sampled_from([torch.bfloat16, torch.float32, torch.float16]))
+    return torch.tensor(numbers, device=DEVICE).view(batch, rows, vocab).to(dtype)
+
+
+@settings(max_examples=80, deadline=None)
+@given(rows_of_logits())
+def test_the_arg_max_is_the_references(logits):
+    assert torch.equal(greedy.greedy_rows(logits), acceptance.greedy_rows(logits))
+
+
+@pytest.mark.parametrize("rows", [1, 17, 300])
+def test_the_arg_max_over_stretches_of_a_large_vocabulary(rows):
+    """The best value at several ids, in other stretches and in the same."""
+    torch.manual_seed(rows)
+    logits = torch.randn(1, rows, 7001 if rows < 100 else 2050, device=DEVICE).bfloat16()
+    logits[0, :, [300, 1999, 2048]] = 9.0
+    logits[0, 0, 300] = torch.nan
+    assert greedy.greedy_rows(logits).tolist() == [[1999] + [300] * (rows - 1)]
