@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernels.cache import write_rows
+from kernels.device import on_gpu
 
 
 def rope_tables(positions: Tensor, inverse_frequencies: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -33,17 +34,38 @@ def swiglu(gate_and_up: Tensor) -> Tensor:
 
 def norm_linear(x: Tensor, norm: nn.RMSNorm, linear: nn.Linear) -> Tensor:
     """``linear(norm(x))``."""
+    if _fused(x, linear):
+        from kernels.triton_kernels import few_rows
+
+        return few_rows.norm_linear(x, norm.weight, norm.eps, linear.weight)
     return linear(norm(x))
 
 
 def linear_add(x: Tensor, linear: nn.Linear, residual: Tensor) -> Tensor:
     """``residual + linear(x)``."""
+    if _fused(x, linear):
+        from kernels.triton_kernels import few_rows
+
+        return few_rows.linear_add(x, linear.weight, residual)
     return residual + linear(x)
 
 
 def norm_swiglu(x: Tensor, norm: nn.RMSNorm, gate_up: nn.Linear) -> Tensor:
     """silu(gate) * up, both products of ``norm(x)`` with one matrix, gate first."""
+    if _fused(x, gate_up):
+        from kernels.triton_kernels import few_rows
+
+        return few_rows.norm_swiglu(x, norm.weight, norm.eps, gate_up.weight)
     return swiglu(gate_up(norm(x)))
+
+
+def _fused(x: Tensor, linear: nn.Linear) -> bool:
+    """Whether a product of ``x`` goes to the kernels for few rows: on a GPU, where nothing learns."""
+    if not on_gpu(x) or torch.is_grad_enabled() and (x.requires_grad or linear.weight.requires_grad):
+        return False
+    from kernels.triton_kernels import few_rows
+
+    return few_rows.suits(x, linear.weight)
 
 
 def rotate(
@@ -64,6 +86,11 @@ def rotate_into(
     qkv: Tensor, rope: tuple[Tensor, Tensor], heads: int, q_norm, k_norm, keys: Tensor, values: Tensor, lengths: Tensor
 ) -> Tensor:
     """``rotate``; keys and values go into caches ``[batch, kv_heads, capacity, head_dim]`` behind ``lengths``; returns queries."""
+    if on_gpu(qkv):
+        from kernels.triton_kernels import rotate as kernel
+
+        norms = (None, None, 0.0) if q_norm is None else (q_norm.weight, k_norm.weight, q_norm.eps)
+        return kernel.rotate_into(qkv, *rope, heads, *norms, keys, values, lengths)
     queries, new_keys, new_values = rotate(qkv, rope, heads, keys.shape[1], q_norm, k_norm)
     write_rows(keys, lengths, new_keys)
     write_rows(values, lengths, new_values)

@@ -1,0 +1,108 @@
+"""Products of few rows with what stands around them, and rotation into the cache, by Triton's kernels are the references'."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from interpreted import DEVICE
+from torch import nn
+
+from kernels import layers
+from kernels.triton_kernels import few_rows, rotate
+from kernels.triton_kernels.tiles import MOST_ROWS, Tile, tile
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+def norm_of(width: int) -> nn.RMSNorm:
+    norm = nn.RMSNorm(width, 1e-5, device=DEVICE)
+    norm.weight.data = torch.rand(width, device=DEVICE) + 0.5
+    return norm.requires_grad_(False)
+
+
+def close(found, wanted, dtype):
+    assert found.shape == wanted.shape and found.dtype == dtype
+    assert float((found.float() - wanted.float()).norm() / wanted.float().norm()) < TOLERANCE[dtype]
+
+
+@torch.no_grad()
+def compare(rows, inputs, outputs, dtype, cut=None):
+    """All three products against plain torch in fp32."""
+    torch.manual_seed(rows + inputs + outputs)
+    x, residual = torch.randn(1, rows, inputs, device=DEVICE), torch.randn(1, rows, outputs, device=DEVICE)
+    norm, weight = norm_of(inputs), torch.randn(2 * outputs, inputs, device=DEVICE) * inputs**-0.5
+    single = weight[:outputs].contiguous()
+    narrow = [each.to(dtype) for each in (x, residual, norm.weight, weight, single)]
+    product = lambda **options: few_rows.product(narrow[0], cut=cut, **options)  # noqa: E731
+    wide = [each.float() for each in narrow]
+    normed = torch.nn.functional.rms_norm(wide[0], (inputs,), wide[2], norm.eps)
+    close(product(weight=narrow[4], norm=narrow[2], eps=norm.eps), normed @ wide[4].T, dtype)
+    close(product(weight=narrow[4], residual=narrow[1]), wide[1] + wide[0] @ wide[4].T, dtype)
+    close(product(weight=narrow[3], norm=narrow[2], eps=norm.eps, gated=True), layers.swiglu(normed @ wide[3].T), dtype)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(1, 70), st.sampled_from([16, 48, 72]), st.integers(1, 70), st.sampled_from(list(TOLERANCE)))
+def test_products_of_all_sizes(rows, inputs, outputs, dtype):
+    compare(rows, inputs, outputs, dtype)
+
+
+@pytest.mark.parametrize("cut", [Tile(1, 4, 64, stages=1), Tile(16, 16, 32), Tile(16, 32, 32, split=3), Tile(32, 16, 64, split=2)])
+def test_every_way_to_cut_a_product(cut):
+    rows = 1 if cut.block_m == 1 else cut.block_m + 3
+    compare(rows, 200, 40, torch.bfloat16, cut)
+
+
+def test_a_row_in_fp32_is_the_same_in_any_company():
+    torch.manual_seed(0)
+    x, weight, norm = torch.randn(1, 33, 72, device=DEVICE), torch.randn(40, 72, device=DEVICE), torch.rand(72, device=DEVICE)
+    together = few_rows.norm_linear(x, norm, 1e-5, weight)
+    for row in (0, 15, 16, 32):
+        assert torch.equal(few_rows.norm_linear(x[:, row : row + 1], norm, 1e-5, weight)[0, 0], together[0, row])
+
+
+def test_counters_are_zero_again():
+    from kernels.triton_kernels.launch import counters
+
+    compare(17, 200, 40, torch.bfloat16, Tile(16, 16, 32, split=3))
+    assert not counters(torch.empty(0, device=DEVICE).device).any()
+
+
+def test_what_suits_the_kernels():
+    weight = torch.empty(8, 16)
+    assert few_rows.suits(torch.empty(2, 64, 16), weight) and not few_rows.suits(torch.empty(1, MOST_ROWS + 1, 16), weight)
+    assert not few_rows.suits(torch.empty(1, 1, 16), weight.bfloat16()) and not few_rows.suits(torch.empty(1, 1, 16).half(), weight.half())
+    assert tile(1, 4096, 4096, False, torch.bfloat16).block_m == 1 and tile(5, 64, 64, False, torch.float32) == Tile(16, 32, 32, stages=2)
+
+
+@pytest.mark.parametrize("heads, kv_heads, head_dim, rows", [(4, 2, 16, 5), (9, 3, 64, 1), (2, 1, 128, 9), (3, 3, 24, 3)])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("normed", [False, True])
+@torch.no_grad()
+def test_rotation_into_the_cache(heads, kv_heads, head_dim, rows, dtype, normed):
+    torch.manual_seed(rows)
+    batch, capacity, lengths = 2, 20, torch.tensor([3, 11], device=DEVICE)
+    qkv = torch.randn(batch, rows, (heads + 2 * kv_heads) * head_dim, device=DEVICE).to(dtype)
+    q_norm, k_norm = (norm_of(head_dim).to(dtype), norm_of(head_dim).to(dtype)) if normed else (None, None)
+    positions = lengths[:, None] + torch.randint(0, 5, (batch, rows), device=DEVICE)
+    rope = layers.rope_tables(positions, 500.0 ** -torch.linspace(0, 1, head_dim // 2, device=DEVICE), dtype)
+    caches = torch.randn(2, batch, kv_heads, capacity, head_dim, device=DEVICE).to(dtype)
+    wanted_queries, *new = layers.rotate(qkv, rope, heads, kv_heads, q_norm, k_norm)
+    wanted = caches.clone()
+    for request, length in enumerate(lengths.tolist()):
+        for which in range(2):
+            wanted[which, request, :, length : length + rows] = new[which][request]
+    weights = (q_norm.weight, k_norm.weight) if normed else (None, None)
+    found = rotate.rotate_into(qkv, *rope, heads, *weights, 1e-5, *caches, lengths)
+    close(found, wanted_queries, dtype)
+    close(caches, wanted, dtype)
+    untouched = torch.ones(capacity, dtype=torch.bool)
+    untouched[3 : 3 + rows] = False
+    assert torch.equal(caches[:, 0][:, :, untouched], wanted[:, 0][:, :, untouched])
+
+
+def test_rows_behind_the_capacity_are_not_written():
+    cache = torch.zeros(2, 1, 1, 8, 16, device=DEVICE)
+    qkv, tables = torch.ones(1, 4, 48, device=DEVICE), torch.ones(1, 1, 4, 16, device=DEVICE)
+    rotate.rotate_into(qkv, tables, tables, 1, None, None, 0.0, *cache, torch.tensor([6], device=DEVICE))
+    assert cache[0, 0, 0].abs().sum(-1).nonzero().flatten().tolist() == [6, 7]
