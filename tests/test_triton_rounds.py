@@ -17,7 +17,7 @@ READS_BACK = {"aten::_local_scalar_dense", "aten::nonzero", "aten::item", "aten:
 
 @pytest.fixture(scope="module")
 def model():
-    return tiny_target(tiny_config("qwen3", vocab_size=64, head_dim=16, num_layers=2), seed=3).to(DEVICE)
+    return tiny_target(tiny_config("qwen3", vocab_size=64, head_dim=16, num_layers=2, hidden_size=16, num_heads=2, num_kv_heads=1, intermediate_size=16), seed=3).to(DEVICE)
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def on_a_gpus_road(monkeypatch):
 @pytest.fixture
 def arms(model, tmp_path):
     sliding = {"layer_types": ("sliding_attention", "full_attention"), "sliding_window": 6}
-    return proposers(model, tmp_path, budget=9, head_dim=16, **sliding)
+    return proposers(model, tmp_path, k=2, budget=9, head_dim=16, **sliding)
 
 
 class NothingReadBack(TorchDispatchMode):
@@ -48,7 +48,7 @@ class Watched(Rounds):
 def requests(**sampling) -> list[Request]:
     return [
         Request(prompt, (), Sampling(max_new_tokens=count, seed=number, **sampling), round_times=False)
-        for number, (prompt, count) in enumerate([((5, 6, 7, 8, 9), 9), ((1,), 12), ((40, 41, 42), 1)])
+        for number, (prompt, count) in enumerate([((5, 6, 7, 8, 9), 5), ((1,), 7)])
     ]
 
 
@@ -58,7 +58,7 @@ def told(decoded):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_rounds_of_kernels_say_what_the_references_say(model, arms, strategy, monkeypatch):
-    for filters in ({}, {"temperature": 1.0, "top_k": 20}):
+    for filters in ({}, {"temperature": 1.0, "top_k": 20}) if strategy == "ddtree" else ({},):
         asked = requests(**filters)
         found = [told(decoded) for decoded in decode(model, arms[strategy], asked)]
         if not filters:
@@ -78,7 +78,7 @@ def test_nothing_is_read_back_within_a_round(model, arms, strategy):
     asked = requests()
 
     rounds = Watched(model, arms[strategy], len(asked), needed_capacity(model, arms[strategy], asked), False)
-    assert arms[strategy].capturable and len(decode_with(rounds, asked)) == 3
+    assert arms[strategy].capturable and len(decode_with(rounds, asked)) == 2
 
 
 def test_what_reads_back_is_noticed():
