@@ -70,11 +70,14 @@ def test_longer_requests_add_the_contexts_that_they_reach(model, proposer, clock
     near = known.table("ddtree", proposer, asked(1, 20))
     assert near.rows == tuple(rows for rows in LADDER if rows <= 64)
     clock.seen.clear()
-    clock.draft = 0.75
+    clock.draft, clock.verify = 0.75, {4: 2.0, 64: 16.0}
     far = known.table("ddtree", proposer, asked(1, 1500))
     assert far.contexts == (256, 1024, 2000) and far.rows == near.rows
     assert far.draft_s == (0.5, 0.75, 0.75) and far.verify_s[0] == near.verify_s[0]
-    assert set(clock.seen) == {0, *near.rows} and len(known.measured) == 2 and known.measured[1][1].contexts == (1024, 2000)
+    assert far.verify_s[1] == far.verify_s[2] == pytest.approx([1.0 + (rows - 4) / 10 + 1 for rows in near.rows[:-1]] + [16.0])
+    assert set(clock.seen) == {0, 4, 64}
+    measured = [(table.contexts, table.rows) for _, table in known.measured]
+    assert measured == [((256,), near.rows), ((1024,), (4, 64)), ((2000,), (4, 64))]
 
 
 def test_sizes_that_cost_twice_the_first_with_room_for_a_path_are_the_last(model, proposer, clock):

@@ -110,3 +110,9 @@ def test_contexts_cover_what_requests_reach(reach, most, contexts):
 def test_tables_of_other_contexts_join_in_their_order():
     joined = table({1024: [3.0, 4.0]}).joined(table({256: [1.0, 2.0], 4096: [5.0, 6.0]}))
     assert joined.contexts == (256, 1024, 4096) and joined.round_s() == [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+
+
+def test_what_a_context_adds_is_linear_in_the_rows_between_those_that_were_timed():
+    """2, 3, 5, 9 rows cost 1, 1, 4, 2 near. Far, 2 rows cost 1 more and 9 rows 8 more: so 3 rows 2 more and 5 rows 4 more."""
+    far = CostTable(1, (1024,), (2, 9), (0.5,), ((2.0, 10.0),))
+    assert table({256: [1.0, 1.0, 4.0, 2.0]}).joined(far).verify_s == ((1.0, 1.0, 4.0, 2.0), pytest.approx((2.0, 3.0, 8.0, 10.0)))

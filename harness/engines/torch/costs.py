@@ -22,7 +22,8 @@ _MOST_TIMES = 2.0
 
 
 class RoundCosts:
-    """The tables of eager rounds, one for each strategy and batch size; it grows with the contexts that requests reach.
+    """The tables of eager rounds, one for each strategy and batch size; it grows with the contexts that requests reach, at
+    each of which the smallest and the largest trees are timed, at the first one all sizes.
 
     ``measured`` lists what was measured as it comes, each table with its strategy.
     """
@@ -38,12 +39,12 @@ class RoundCosts:
         reach = needed_capacity(self._model, proposer, requests) - slack
         wanted = contexts_to(reach, self._model.config.context_length)
         known = self._tables.get(key)
-        missing = [context for context in wanted if known is None or context not in known.contexts]
-        if missing:
-            rounds = Rounds(self._model, copy(proposer), len(requests), missing[-1] + slack, round_times=False)
-            found = measure(rounds, requests[0].sampling, missing, known and known.rows)
-            self.measured.append((strategy, found))
-            known = self._tables[key] = known.joined(found) if known else found
+        for context in wanted:
+            if known is None or context not in known.contexts:
+                rounds = Rounds(self._model, copy(proposer), len(requests), context + slack, round_times=False)
+                found = measure(rounds, requests[0].sampling, [context], known and sorted({known.rows[0], known.rows[-1]}))
+                self.measured.append((strategy, found))
+                known = self._tables[key] = known.joined(found) if known else found
         return known
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,8 +36,16 @@ class CostTable:
         return asdict(self)
 
     def joined(self, other: CostTable) -> CostTable:
-        """With the other's contexts too, which must be others with the same rows."""
-        columns = (self.contexts + other.contexts, self.draft_s + other.draft_s, self.verify_s + other.verify_s)
+        """With the contexts of ``other``, a table of other contexts and of some of the ``rows``, the first and the last among them.
+
+        What its contexts add to the first one here, attention mostly, is linear in the rows between those.
+        """
+        first = dict(zip(self.rows, self.verify_s[0], strict=True))
+        filled = []
+        for row in other.verify_s:
+            added = [seconds - first[rows] for rows, seconds in zip(other.rows, row, strict=True)]
+            filled.append(tuple(own + float(np.interp(rows, other.rows, added)) for rows, own in first.items()))
+        columns = (self.contexts + other.contexts, self.draft_s + other.draft_s, self.verify_s + tuple(filled))
         contexts, draft_s, verify_s = zip(*sorted(zip(*columns, strict=True)), strict=True)
         return replace(self, contexts=contexts, draft_s=draft_s, verify_s=verify_s)
 
