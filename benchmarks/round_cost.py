@@ -31,6 +31,7 @@ from harness.engines.torch.rounds import Rounds
 from harness.models.config import ModelConfig, tensor_shapes
 from harness.models.dense import DenseModel, build
 from harness.records import Sampling
+from kernels import pack
 from strategies.base import Proposer
 from strategies.baseline import NoProposer
 from strategies.ddtree.proposer import TreeProposer
@@ -143,8 +144,9 @@ def main() -> int:
     captured = device.type == "cuda" and not arguments.eager
     config, sizes = SHAPES[arguments.shape]
     model = build(config, RandomTensors(config, dtype, device), dtype, device)
-    copied = copy_bytes_per_s(device)
-    moved = weight_bytes(model) + arguments.batch * arguments.context * cache_bytes_per_token(config, dtype)
+    copied, weights = copy_bytes_per_s(device), weight_bytes(model)
+    pack(model)
+    moved = weights + arguments.batch * arguments.context * cache_bytes_per_token(config, dtype)
     asked = {name: value for name, value in vars(arguments).items() if name != "output"}
     found = {
         "environment": where(), "asked": asked, "weights": "random", "dtype": str(dtype), "captured_graphs": captured,

@@ -19,7 +19,7 @@ def write_rows(caches: Tensor, lengths: Tensor, new: Tensor) -> None:
         by_position[requests, positions] = new.movedim((-4, -2), (0, 1))
         return
     for request, start in enumerate(lengths.tolist()):
-        caches[..., request, :, start : start + rows, :] = new[..., request, :, :, :]
+        caches.select(-4, request).narrow(-2, start, rows).copy_(new.select(-4, request))
 
 
 def keep_rows(caches: Tensor, lengths: Tensor, path: Tensor) -> None:

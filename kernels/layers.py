@@ -20,9 +20,10 @@ def rope_tables(positions: Tensor, inverse_frequencies: Tensor, dtype: torch.dty
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate ``x`` ``[batch, heads, rows, head_dim]``; first half paired with second half (the Hugging Face layout)."""
     turned = x * cos
-    half = x.shape[-1] // 2
-    turned[..., :half].addcmul_(x[..., half:], sin[..., :half], value=-1)
-    turned[..., half:].addcmul_(x[..., :half], sin[..., half:])
+    (first, second), (sin, _) = x.chunk(2, dim=-1), sin.chunk(2, dim=-1)
+    turned_first, turned_second = turned.chunk(2, dim=-1)
+    turned_first.addcmul_(second, sin, value=-1)
+    turned_second.addcmul_(first, sin)
     return turned
 
 
@@ -78,8 +79,8 @@ def rotate(
     turned = split[:, : heads + kv_heads]
     if q_norm is not None:
         turned = torch.cat([q_norm(turned[:, :heads]), k_norm(turned[:, heads:])], dim=1)
-    queries, keys = apply_rope(turned, *rope).split([heads, kv_heads], dim=1)
-    return queries, keys, split[:, heads + kv_heads :]
+    turned = apply_rope(turned, *rope)
+    return turned[:, :heads], turned[:, heads:], split[:, heads + kv_heads :]
 
 
 def rotate_into(

@@ -36,12 +36,15 @@ class Rows:
         return {}
 
     def bias(self, new: int, dtype: torch.dtype) -> Tensor | None:
-        """0 where a row of ``new`` sees a position, else -inf: ``[batch, 1, new, longest + new]``; None: all see all."""
+        """0 where one of ``new`` rows sees a position, else -inf: ``[batch, 1, new, longest + new]``; None: all see all."""
         if (new, dtype) not in self._biases:
             visible = visible_columns(self, new, self.longest + new)
-            hidden = None if visible is None else ~visible[:, None]
-            self._biases[new, dtype] = None if hidden is None else torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
+            self._biases[new, dtype] = None if visible is None else _bias(visible[:, None], dtype)
         return self._biases[new, dtype]
+
+
+def _bias(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
 
 
 def row_mask(parents: Tensor) -> Tensor:

@@ -37,8 +37,8 @@ def _largest(values: Tensor, width: int, block: int = 256) -> Tensor:
         values = F.pad(values, (0, -columns % block), value=-torch.inf)
     blocks = values.view(rows, -1, block)
     best = _largest(blocks.amax(dim=-1), width).sort(dim=-1).values
-    places = (best[..., None] * block + torch.arange(block)).flatten(1)
-    inside = blocks[torch.arange(rows)[:, None], best].flatten(1)
+    places = (best[..., None] * block + torch.arange(block, device=values.device)).flatten(1)
+    inside = blocks[torch.arange(rows, device=values.device)[:, None], best].flatten(1)
     return places.gather(1, _largest(inside, width, block // 16))
 
 

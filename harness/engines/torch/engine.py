@@ -17,7 +17,7 @@ from harness.errors import UserError
 from harness.models.dense import build
 from harness.models.weights import load_checkpoint, resolve, sha256
 from harness.records import Decoded, Request
-from kernels import pack
+from kernels import PackedLinear, pack
 from strategies.base import Proposer, TargetView
 
 MOST_THREADS = 1024
@@ -108,6 +108,7 @@ class TorchEngine:
             "cache_bytes_per_token": cache_bytes_per_token(self.model.config, self.dtype),
             "copy_bytes_per_s": copy_bytes_per_s(self.device),
             "attention": "scaled_dot_product_attention",
+            "packed_weights": any(isinstance(module, PackedLinear) for module in self.model.modules()),
             "captured_graphs": self.captured,
             "prefix_caching": False,
         }
