@@ -92,7 +92,7 @@ def _keys(logits, exists, NARROW: tl.constexpr):
 def _chosen(keys, WIDTH: tl.constexpr, PADDED: tl.constexpr):
     """Which of the int32 ``keys`` are the ``WIDTH`` largest, equal ones from the left, and each one's place among them."""
     # Each of PADDED parts holds a key of at least this, so at least WIDTH keys are not below it.
-    parts = tl.reshape(keys, (PADDED, keys.shape[0] // PADDED), can_reorder=True)
+    parts = tl.reshape(keys, (PADDED, keys.shape[0] // PADDED))
     least = tl.min(tl.max(parts, 1), 0)
     most = tl.max(keys, 0)
     while least < most:
