@@ -11,8 +11,9 @@ from harness.errors import UserError
 from harness.gate.compare import TOLERANCE, Options, compare
 from harness.gate.output import annotations, as_json, markdown, text
 from harness.gate.reading import read, save
+from harness.pipe import ends_with_its_reader
 
-WRONG_USAGE = 2
+WRONG_USAGE, INTERRUPTED = 2, 130
 
 EXAMPLES = """\
 examples:
@@ -34,11 +35,15 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is what is returned."""
     try:
-        asked = _parser().parse_args(arguments)
-        return _save(asked) if asked.save else _compare(asked)
+        with ends_with_its_reader():
+            asked = _parser().parse_args(arguments)
+            return _save(asked) if asked.save else _compare(asked)
     except UserError as error:
         print(f"gate: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG_USAGE
+    except KeyboardInterrupt:
+        print("gate: interrupted", file=sys.stderr)
+        return INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:

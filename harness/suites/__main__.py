@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 
 from harness.errors import UserError
+from harness.pipe import ends_with_its_reader
 from harness.suites.catalogue import FETCHABLE, HUB_SUITES
 from harness.suites.fetch import fetch, fetch_hub
 from harness.suites.overview import LIST_COLUMNS, VERIFY_COLUMNS, catalogue, listed, print_table, verified
@@ -22,13 +22,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     root = suites_folder(options.root)
     try:
-        return options.command(options, root)
+        with ends_with_its_reader():
+            return options.command(options, root)
     except KeyboardInterrupt:
         print("interrupted; nothing unfinished was stored", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
     except UserError as error:
         return _refuse(error)
 
