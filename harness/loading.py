@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from omegaconf import OmegaConf
 
 from harness import lines, metrics
-from harness.errors import UserError
+from harness.opened import open_run
 from harness.records import Round
-from harness.resume import check_config, read_config
-from harness.store import CONTROL, SAMPLES, Cell, Key, Store, holds
-from harness.sweep.store import is_sweep
-from harness.whole import check_whole
+from harness.store import CONTROL, SAMPLES, Cell, Key
 
 _KEY = list(Key._fields)
 _FIGURES = (
@@ -52,31 +48,20 @@ class Run:
 
 def load(folder: str | Path) -> Run:
     """Read what a run left. Of one that did not end a half-written last line is passed over. Damage is a ``UserError``."""
-    folder = Path(folder)
-    if is_sweep(folder):
-        raise UserError(f"{folder}: is a sweep's folder; load its runs one by one, {folder}/jobs/*/*")
-    if not holds(folder, "config.yaml"):
-        raise UserError(f"{folder}: is no run's folder: it holds no config.yaml")
-    store = Store(folder)
-    environment = store.read_json("environment.json")
-    if environment is None:
-        raise UserError(f"{folder}: is no run's folder, or its run was killed before it began: environment.json is missing")
-    check_config(folder, environment)
-    cells, summary = list(store.cells()), store.read_json("summary.json")
-    check_whole(store, cells, summary)
+    run = open_run(Path(folder))
     return Run(
-        folder=folder,
-        config=OmegaConf.to_container(read_config(folder / "config.yaml")),
-        environment=environment,
-        summary=summary,
-        cells=cells_frame(cells),
-        rounds=rounds_frame(cells),
-        control=cells_frame(list(store.cells(CONTROL))),
-        samples=pd.DataFrame(lines.read(folder / SAMPLES)),
+        folder=run.store.folder,
+        config=run.config,
+        environment=run.environment,
+        summary=run.summary,
+        cells=cells_frame(run.cells),
+        rounds=rounds_frame(run.cells),
+        control=cells_frame(list(run.store.cells(CONTROL))),
+        samples=pd.DataFrame(lines.read(run.store.folder / SAMPLES)),
     )
 
 
-def cells_frame(cells: list[Cell]) -> pd.DataFrame:
+def cells_frame(cells: Sequence[Cell]) -> pd.DataFrame:
     """One row a cell: what is stored of it, and every figure of a request."""
     names = [f.name for f in fields(Cell) if f.name not in ("key", "decoded", "failure")]
     figures = [figure.__name__ for figure in _FIGURES]
@@ -97,7 +82,7 @@ def _cell_row(cell: Cell) -> dict[str, Any]:
     return row
 
 
-def rounds_frame(cells: list[Cell]) -> pd.DataFrame:
+def rounds_frame(cells: Sequence[Cell]) -> pd.DataFrame:
     """One row a round: its record, ``chunk_s``, the time since the delivery before it, and ``host_s``, the host gap."""
     columns = [*_KEY, "round", *(f.name for f in fields(Round)), "chunk_s"]
     rows = (row for cell in cells if cell.decoded for row in _round_rows(cell))

@@ -219,7 +219,7 @@ def test_a_folder_without_a_measured_cell_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="no run's folder"):
         of(tmp_path / "empty")
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="there is no such folder"):
         of(tmp_path / "nowhere")
 
 

@@ -58,7 +58,7 @@ def test_a_missing_extra_is_named(tmp_path, capsys, monkeypatch):
 
 @needs_extra
 def test_refusals_take_one_line(tmp_path, capsys):
-    assert "is no folder" in refusal([str(tmp_path / "nowhere")], capsys)
+    assert "there is no such folder" in refusal([str(tmp_path / "nowhere")], capsys)
     assert "nothing was measured" in refusal([str(save(tmp_path / "none", prompts=0))], capsys)
     assert "required: RUN" in refusal([], capsys)
     assert "--output" in refusal([str(save(tmp_path / "a")), str(save(tmp_path / "b"))], capsys)
