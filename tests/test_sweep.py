@@ -178,7 +178,7 @@ def test_the_report_takes_a_sweep(swept):
     subject = read([str(folder)])
     assert [run.job for run in subject.runs] == ["budget=15", "budget=8"]
     assert tables.runs(subject)["job"].tolist() == ["budget=15", "budget=8"]
-    assert tables.headline(subject)["strategy"].tolist()[1] == "A\u00a0·\u00a0budget=15\u00a0·\u00a0ddtree"
+    assert tables.headline(subject)["strategy"].tolist()[1] == "A\u00a0·\u00a0budget=15\u00a0· ddtree"
     assert tables.budgets(subject)["node budget"].tolist() == [8, 15] and figures.budgets(subject) is not None
     told = unmeasured.unmeasured(subject).set_index("not measured")["why"]
     assert told["job 2 of a sweep, strategy.budget=0"] == "failed: strategy.budget=0: must be 1 or more"

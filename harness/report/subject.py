@@ -51,6 +51,12 @@ class Reported:
         return "{} on {}, suite {}".format(*names)
 
     @property
+    def load(self) -> str | None:
+        """How conversations followed one another, ``None`` where each request ran alone."""
+        concurrency, rate = (self.config["measure"].get(key) for key in ("concurrency", "rate"))
+        return f"{concurrency} at a time" if concurrency else f"{rate:g} a second" if rate else None
+
+    @property
     def greedy(self) -> bool:
         return self.config["sampling"]["temperature"] == 0
 
@@ -58,10 +64,6 @@ class Reported:
     def batch(self) -> int:
         """The requests that were to be decoded together, 1 for a run of an older version too."""
         return self.config["measure"].get("batch", 1)
-
-    @property
-    def under_load(self) -> bool:
-        return bool(self.config["measure"].get("concurrency") or self.config["measure"].get("rate"))
 
     def budget(self, strategy: str) -> int | None:
         """The node budget that a strategy was configured with, ``None`` for one that has none."""
@@ -108,15 +110,11 @@ class Subject:
 
     def name(self, run: Reported, strategy: str) -> str:
         """What a row or a line is called: the strategy, and its run's letter where there are several."""
-        return _joined(run.letter, strategy) if self.several else strategy
+        return f"{run.letter}\u00a0·\u00a0{strategy}" if self.several else strategy
 
     def full_name(self, run: Reported, strategy: str) -> str:
-        """The same with what sets a sweep's job apart, where there is room for it."""
-        return _joined(run.letter, run.job, strategy) if self.several else strategy
-
-
-def _joined(*parts: str) -> str:
-    return "\u00a0·\u00a0".join(filter(None, parts))
+        """The same with what sets a sweep's job apart, where there is room for it; a line may break behind that."""
+        return f"{run.letter}\u00a0·\u00a0{run.job}\u00a0· {strategy}" if self.several and run.job else self.name(run, strategy)
 
 
 def read(folders: Sequence[str]) -> Subject:
@@ -167,7 +165,8 @@ def _arms(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _reported(letter: str, job: str, run: Opened) -> Reported:
     arms, measure, summary = list(_arms(run.config)), run.config["measure"], run.summary or {}
-    blocks = list(run.store.blocks()) if measure.get("concurrency") or measure.get("rate") else None
+    under_load = measure.get("concurrency") or measure.get("rate")
+    blocks = list(run.store.blocks()) if under_load else None
     return Reported(
         letter=letter,
         job=job,
