@@ -154,6 +154,8 @@ def test_the_three_verdicts_are_error_warning_and_notice():
         (["{run}", "--against", "{run}", "--onl", "speed"], "--onl"),
         ([".", "--against", "{run}"], "is no run's folder: it holds no config.yaml"),
         (["--save", "runs/x/y.json", "{file}"], "format"),
+        (["--save", "x", "{run}", "--only", "speed"], "--only: not allowed with argument --save"),
+        (["--save", "x", "{run}", "--strategy", "ddtree"], "--strategy: not allowed with argument --save"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(arguments, words, make_run, capsys, tmp_path):

@@ -36,8 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is what is returned."""
     try:
         with ends_with_its_reader():
-            asked = _parser().parse_args(arguments)
-            return _save(asked) if asked.save else _compare(asked)
+            parser = _parser()
+            asked = parser.parse_args(arguments)
+            if asked.save is None:
+                return _compare(asked)
+            for name in ("tolerance", "strategy", "common", "only", "absolute", "format"):
+                if getattr(asked, name) != parser.get_default(name):
+                    parser.error(f"argument --{name}: not allowed with argument --save, which stores the whole run")
+            return _save(asked)
     except UserError as error:
         print(f"gate: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG_USAGE

@@ -70,6 +70,8 @@ def compare(candidate: Result, baseline: Result, options: Options = Options()) -
         if options.absolute:
             figures.append(speeds.absolute(name, pairs, options.tolerance))
     notes = list(matched.notes)
+    if all(ours.outcomes == theirs.outcomes for pairs in matched.pairs.values() for ours, theirs in pairs):
+        notes.append("candidate and baseline hold the very same measurements: nothing is learnt about a change")
     if acceptance and not about.exact:
         setting = f"dtype {about.dtype}" if about.greedy else f"temperature {about.sampling['temperature']:g}"
         notes.append(f"acceptance has an interval and the tolerance: exact only in float32 and greedy, here {setting}")
@@ -79,7 +81,7 @@ def compare(candidate: Result, baseline: Result, options: Options = Options()) -
 def _acceptance(
     name: str, pairs: Sequence[Pair], arm: Sequence[Pair], greedy: bool, tolerance: float
 ) -> list[Figure]:
-    """Acceptance that rounding or sampling may move: pooled (judged), mean over requests, identity with the arm."""
+    """Acceptance that rounding or sampling may move: pooled (judged), mean over prompts, identity with the arm."""
     sums = {}
     for candidate, baseline in pairs:
         columns = [*_tokens_and_rounds(candidate), *_tokens_and_rounds(baseline)]
@@ -91,7 +93,7 @@ def _acceptance(
     verdict, detail = judge(change, tolerance)
     found = [Figure(name, "acceptance length", ours, theirs, verdict, change, detail)]
     means = [_value(mean_over_requests(_by_prompt([p[i] for p in pairs], _acceptance_length))) for i in (0, 1)]
-    found.append(Figure(name, "acceptance, mean over requests", *means, None))
+    found.append(Figure(name, "acceptance, mean over prompts", *means, None))
     return [*found, _identical(name, pairs, arm, greedy, tolerance)]
 
 
