@@ -218,6 +218,14 @@ def test_the_same_measurements_and_other_repetitions_are_told():
     assert "repetitions: 1 in the candidate, 2 in the baseline" in fewer and not any("very same" in note for note in fewer)
 
 
+def test_rounds_that_nobody_counted_are_not_equal_rounds():
+    unseen = result(rounds=0)
+    unseen = replace(unseen, answers=tuple(replace(a, outcomes=tuple(replace(o, rounds=0, accepted=0) for o in a.outcomes)) for a in unseen.answers))
+    for candidate, baseline in ((unseen, unseen), (unseen, result()), (result(), unseen)):
+        found = verdicts(candidate, baseline, only="acceptance")
+        assert found["ddtree", "rounds"] is found["ddtree", "accepted"] is INCONCLUSIVE and found["ddtree", "tokens"] is PASS
+
+
 @pytest.mark.parametrize("factor, verdict", [(1.0, PASS), (0.999, INCONCLUSIVE), (0.9, REGRESSED)])
 def test_a_tolerance_of_nothing(factor, verdict):
     run, slower = result(), result([2.0 * factor * (1 + 0.001 * n * (factor == 0.999)) for n in range(-4, 4)])
