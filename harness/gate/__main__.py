@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from harness.arguments import Parser
 from harness.errors import UserError
 from harness.gate.compare import TOLERANCE, Options, compare
 from harness.gate.output import annotations, as_json, markdown, text
@@ -25,11 +26,6 @@ examples:
 
 exit status: 0 pass, 1 regressed, 2 wrong usage or unreadable input, 3 inconclusive. See docs/gate.md.
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:
-        raise UserError(f"{message}; see python -m harness.gate --help")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m harness.gate",
         description="Compare a run with a baseline: pass, regressed or inconclusive, figure by figure.",
         epilog=EXAMPLES,

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from harness.arguments import Parser
 from harness.errors import UserError
 from harness.pipe import ends_with_its_reader
 from harness.suites.catalogue import FETCHABLE, HUB_SUITES
@@ -19,11 +20,10 @@ DONE, WRONG_FILES, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; the exit status is what is returned."""
-    options = _parser().parse_args(arguments)
-    root = suites_folder(options.root)
     try:
         with ends_with_its_reader():
-            return options.command(options, root)
+            options = _parser().parse_args(arguments)
+            return options.command(options, suites_folder(options.root))
     except KeyboardInterrupt:
         print("interrupted; nothing unfinished was stored", file=sys.stderr)
         return INTERRUPTED
@@ -42,6 +42,8 @@ def _list(options: argparse.Namespace, root: Path) -> int:
 
 
 def _verify(options: argparse.Namespace, root: Path) -> int:
+    if options.root is not None and not root.is_dir():
+        raise UserError(f"--root {options.root}: there is no such folder, so nothing in it can be right")
     entries = list(verified(root))
     if options.json:
         _print_json(entries)
@@ -83,7 +85,7 @@ def _refuse(error: UserError) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m harness.suites", description=__doc__.partition(": ")[2])
+    parser = Parser(prog="python -m harness.suites", description=__doc__.partition(": ")[2])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     folder = argparse.ArgumentParser(add_help=False)
     folder.add_argument("--root", metavar="DIR", help="folder of the files; default: suites/ in the cache folder")
