@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 
 from harness import lines, metrics
+from harness.block import Block
 from harness.opened import open_run
-from harness.records import Round
+from harness.records import Drafting, Round
 from harness.store import CONTROL, SAMPLES, Cell, Key
 
 _KEY = list(Key._fields)
@@ -23,7 +24,8 @@ _FIGURES = (
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """``cells`` and ``control`` have a row for each cell, ``rounds`` for each round of ``cells``, ``samples`` for each second.
+    """``cells`` and ``control`` have a row for each cell, ``rounds`` for each round of ``cells``, ``samples`` for each second,
+    ``blocks`` for each strategy's turn under load.
 
     The columns ``prompt turn strategy repetition`` say which cell a row belongs to. A figure that a cell cannot give is
     missing (NaN). ``summary`` is ``None`` for a run that has not ended.
@@ -37,6 +39,7 @@ class Run:
     rounds: pd.DataFrame
     control: pd.DataFrame
     samples: pd.DataFrame
+    blocks: pd.DataFrame
 
     def __repr__(self) -> str:
         failed = int(self.cells["failure"].notna().sum())
@@ -58,6 +61,7 @@ def load(folder: str | Path) -> Run:
         rounds=rounds_frame(run.cells),
         control=cells_frame(list(run.store.cells(CONTROL))),
         samples=pd.DataFrame(lines.read(run.store.folder / SAMPLES)),
+        blocks=blocks_frame(run.store.blocks()),
     )
 
 
@@ -66,7 +70,8 @@ def cells_frame(cells: Sequence[Cell]) -> pd.DataFrame:
     names = [f.name for f in fields(Cell) if f.name not in ("key", "decoded", "failure")]
     figures = [figure.__name__ for figure in _FIGURES]
     columns = [*_KEY, *names, "failure", "failure_message", "output_tokens", "finish_reason", "rounds", *figures]
-    return pd.DataFrame(map(_cell_row, cells), columns=[*columns, "repeated_4grams", "loops", "tokens"])
+    frame = pd.DataFrame(map(_cell_row, cells), columns=[*columns, "repeated_4grams", "loops", "tokens"])
+    return frame.astype({name: float for name in (*figures, "repeated_4grams")})  # missing in every row is NaN too
 
 
 def _cell_row(cell: Cell) -> dict[str, Any]:
@@ -88,6 +93,14 @@ def rounds_frame(cells: Sequence[Cell]) -> pd.DataFrame:
     rows = (row for cell in cells if cell.decoded for row in _round_rows(cell))
     frame = pd.DataFrame(rows, columns=columns).astype({name: float for name in columns if name.endswith("_s")})
     return frame.assign(host_s=frame["chunk_s"] - frame[list(metrics.PHASES)].sum(axis=1, skipna=False))
+
+
+def blocks_frame(blocks: Iterable[Block]) -> pd.DataFrame:
+    """One row a block: what it delivered, and the rounds behind all its answers, missing where its server counted none."""
+    counts = [f.name for f in fields(Drafting)]
+    columns = [*(f.name for f in fields(Block) if f.name != "drafting"), *counts]
+    rows = ({**vars(block), **(vars(block.drafting) if block.drafting else {})} for block in blocks)
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _round_rows(cell: Cell) -> Iterator[dict[str, Any]]:

@@ -206,6 +206,8 @@ def test_a_run_under_load_says_so_and_has_its_figures(harness, load, words):  # 
         assert figures["acceptance_length"] == 24 / 24 and figures["rounds"] == 24, "rounds are the blocks'"
         assert figures["identical"] == 1
     assert words in found.summary["order"] and words in (folder / "table.md").read_text() and "throughput" in out
+    assert found.cells["acceptance_committed"].isna().all() and found.cells["acceptance_committed"].dtype == float
+    assert found.blocks.groupby("strategy")["rounds"].sum().to_dict() == {"baseline": 24, "ddtree": 24}
     subject = read([str(folder)])
     assert subject.runs[0].figures == found.summary["strategies"], "the report's are the summary's"
     row = tables.load(subject).iloc[1].tolist()
