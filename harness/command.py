@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 
 from harness.errors import UserError
 from harness.mistakes import explain
+from harness.pipe import ends_with_its_reader
 
 CONFIGURATION = Path(__file__).resolve().parent.parent / "conf"
 WRONG_USAGE, INTERRUPTED = 2, 130
@@ -48,11 +49,12 @@ def command(
     # Hydra would print errors over many lines and exit with 1; with this it raises them, and we say them in one.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", message="provider=hydra.searchpath.*")
-            composed()
-        if failure:
-            raise failure
+        with ends_with_its_reader():
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", message="provider=hydra.searchpath.*")
+                composed()
+            if failure:
+                raise failure
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)
         return INTERRUPTED
@@ -68,7 +70,10 @@ def _sorted(arguments: list[str]) -> list[str]:
     """Overrides first, then Hydra's flags: it does not take them mixed. Raises ``UserError`` for a flag that it lacks."""
     parser = get_args_parser()
     parser.error = _raise
-    overrides, flags = parser.parse_intermixed_args(arguments).overrides, list(arguments)
+    found, flags = parser.parse_intermixed_args(arguments), list(arguments)
+    if found.hydra_help:  # told of Hydra alone, without our configuration: no override fits there
+        return ["--hydra-help"]
+    overrides = found.overrides
     for override in overrides:
         flags.remove(override)
     return [*overrides, *flags]

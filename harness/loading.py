@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from omegaconf import OmegaConf
 
 from harness import lines, metrics
-from harness.errors import UserError
-from harness.records import Round
-from harness.resume import check_config, read_config
-from harness.store import CONTROL, SAMPLES, Cell, Key, Store, holds
-from harness.sweep.store import is_sweep
-from harness.whole import check_whole
+from harness.block import Block
+from harness.opened import open_run
+from harness.records import Drafting, Round
+from harness.store import CONTROL, SAMPLES, Cell, Key
 
 _KEY = list(Key._fields)
 _FIGURES = (
@@ -28,7 +25,7 @@ _FIGURES = (
 @dataclass(frozen=True, repr=False)
 class Run:
     """``cells`` and ``control`` have a row for each cell, ``rounds`` for each round of ``cells``, ``samples`` for each second,
-    ``costs`` for each size of a tree and context at which rounds were timed.
+    ``costs`` for each size of a tree and context at which rounds were timed, ``blocks`` for each strategy's turn under load.
 
     The columns ``prompt turn strategy repetition`` say which cell a row belongs to. A figure that a cell cannot give is
     missing (NaN). ``summary`` is ``None`` for a run that has not ended.
@@ -43,6 +40,7 @@ class Run:
     control: pd.DataFrame
     samples: pd.DataFrame
     costs: pd.DataFrame
+    blocks: pd.DataFrame
 
     def __repr__(self) -> str:
         failed = int(self.cells["failure"].notna().sum())
@@ -54,37 +52,28 @@ class Run:
 
 def load(folder: str | Path) -> Run:
     """Read what a run left. Of one that did not end a half-written last line is passed over. Damage is a ``UserError``."""
-    folder = Path(folder)
-    if is_sweep(folder):
-        raise UserError(f"{folder}: is a sweep's folder; load its runs one by one, {folder}/jobs/*/*")
-    if not holds(folder, "config.yaml"):
-        raise UserError(f"{folder}: is no run's folder: it holds no config.yaml")
-    store = Store(folder)
-    environment = store.read_json("environment.json")
-    if environment is None:
-        raise UserError(f"{folder}: is no run's folder, or its run was killed before it began: environment.json is missing")
-    check_config(folder, environment)
-    cells, summary = list(store.cells()), store.read_json("summary.json")
-    check_whole(store, cells, summary)
+    run = open_run(Path(folder))
     return Run(
-        folder=folder,
-        config=OmegaConf.to_container(read_config(folder / "config.yaml")),
-        environment=environment,
-        summary=summary,
-        cells=cells_frame(cells),
-        rounds=rounds_frame(cells),
-        control=cells_frame(list(store.cells(CONTROL))),
-        samples=pd.DataFrame(lines.read(folder / SAMPLES)),
-        costs=costs_frame(store.costs()),
+        folder=run.store.folder,
+        config=run.config,
+        environment=run.environment,
+        summary=run.summary,
+        cells=cells_frame(run.cells),
+        rounds=rounds_frame(run.cells),
+        control=cells_frame(list(run.store.cells(CONTROL))),
+        samples=pd.DataFrame(lines.read(run.store.folder / SAMPLES)),
+        costs=costs_frame(run.store.costs()),
+        blocks=blocks_frame(run.store.blocks()),
     )
 
 
-def cells_frame(cells: list[Cell]) -> pd.DataFrame:
+def cells_frame(cells: Sequence[Cell]) -> pd.DataFrame:
     """One row a cell: what is stored of it, and every figure of a request."""
     names = [f.name for f in fields(Cell) if f.name not in ("key", "decoded", "failure")]
     figures = [figure.__name__ for figure in _FIGURES]
     columns = [*_KEY, *names, "failure", "failure_message", "output_tokens", "finish_reason", "rounds", *figures]
-    return pd.DataFrame(map(_cell_row, cells), columns=[*columns, "repeated_4grams", "loops", "tokens"])
+    frame = pd.DataFrame(map(_cell_row, cells), columns=[*columns, "repeated_4grams", "loops", "tokens"])
+    return frame.astype({name: float for name in (*figures, "repeated_4grams")})  # missing in every row is NaN too
 
 
 def _cell_row(cell: Cell) -> dict[str, Any]:
@@ -100,12 +89,20 @@ def _cell_row(cell: Cell) -> dict[str, Any]:
     return row
 
 
-def rounds_frame(cells: list[Cell]) -> pd.DataFrame:
+def rounds_frame(cells: Sequence[Cell]) -> pd.DataFrame:
     """One row a round: its record, ``chunk_s``, the time since the delivery before it, and ``host_s``, the host gap."""
     columns = [*_KEY, "round", *(f.name for f in fields(Round)), "chunk_s"]
     rows = (row for cell in cells if cell.decoded for row in _round_rows(cell))
     frame = pd.DataFrame(rows, columns=columns).astype({name: float for name in columns if name.endswith("_s")})
     return frame.assign(host_s=frame["chunk_s"] - frame[list(metrics.PHASES)].sum(axis=1, skipna=False))
+
+
+def blocks_frame(blocks: Iterable[Block]) -> pd.DataFrame:
+    """One row a block: what it delivered, and the rounds behind all its answers, missing where its server counted none."""
+    counts = [f.name for f in fields(Drafting)]
+    columns = [*(f.name for f in fields(Block) if f.name != "drafting"), *counts]
+    rows = ({**vars(block), **(vars(block.drafting) if block.drafting else {})} for block in blocks)
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _round_rows(cell: Cell) -> Iterator[dict[str, Any]]:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from harness.errors import UserError
+from harness.errors import UserError, kind_and_line
 from harness.options import choose
 
 _SEARCH_PATH = re.compile(r"provider=hydra\.searchpath.*path=(\S+) is not available")
 
 _NO_CHOICE = "Config group override must be a string or a list"
 _FLAGS = ("Only one of --run, --multirun", "The --resolve flag can only be used")
+
+_COMPLETION = "Expecting one subcommand"
+_FULL_KEY = re.compile(r"^full_key: (\S+)$", re.MULTILINE)
 
 _SWEEP = re.compile(r"Ambiguous value for argument '(.*)'|Sweep parameters '(.*)' requires")
 
@@ -41,6 +44,10 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str | None:
             return f"{given}: a group needs one of its choices; see python -m harness --help"
         if isinstance(link, ValueError) and str(link).startswith(_FLAGS):
             return _one_line(f"{link}; leave one out")
+        if isinstance(link, ValueError) and str(link).startswith(_COMPLETION):
+            return "--shell-completion: needs install=SHELL or uninstall=SHELL; see python -m harness --hydra-help"
+        if isinstance(link, InstantiationException) and link.__cause__ and (key := _FULL_KEY.search(str(link))):
+            return _one_line(f"{key[1]}: cannot be built ({kind_and_line(link.__cause__)})")
     if sweep := _SWEEP.search(str(error)):
         return f"{sweep[1] or sweep[2]}: several values for one key: add --multirun to measure each, give one, or quote the text"
     if isinstance(error, (HydraException, OmegaConfBaseException)):

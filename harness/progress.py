@@ -21,7 +21,7 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
         yield _lines(total)
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.description}"), console=console, transient=True) as bar:
+    with Progress(*columns, TextColumn("{task.description}", markup=False), console=console, transient=True) as bar:
         task = bar.add_task("", total=total)
         yield lambda words: bar.update(task, advance=1, description=words)
 

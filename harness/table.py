@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 Figures = Mapping[str, Any]
@@ -140,12 +141,12 @@ def terminal_table(
 ) -> Table:
     """For a terminal of ``width`` characters; one too narrow for every column gets the first ones, nothing is cut."""
     shown = columns if width >= WIDE else columns[:NARROW_COLUMNS]
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1), pad_edge=False, collapse_padding=True)
+    table = Table(title=escape(title), title_justify="left", box=None, padding=(0, 1), pad_edge=False, collapse_padding=True)
     table.add_column(first, no_wrap=True)
     for column in shown:
         table.add_column(f"{column.title}\n{column.unit}", justify="right", no_wrap=True)
     for name, figures in summary.items():
-        table.add_row(name, *(column.cell(figures) for column in shown))
+        table.add_row(escape(name), *(column.cell(figures) for column in shown))
     return table
 
 

@@ -18,8 +18,8 @@ class FakeEngine:
     """Its tokens are a function of the prompt alone; ``ddtree`` is twice as fast as anything else, two tokens a round.
 
     ``differs`` names a strategy that gets its last token wrong, ``interrupt_at`` the decode call that ends in Ctrl-C,
-    ``broken`` a strategy whose every call raises. A call takes ``seconds``. With every further request in a batch a round of
-    ``ddtree`` takes ``crowding`` of a round longer, and the first tokens of all come later.
+    ``broken`` a strategy whose every call raises, ``fault`` what it fails with while it is built. A call takes ``seconds``. With
+    every further request in a batch a round of ``ddtree`` takes ``crowding`` of a round longer, and the first tokens of all come later.
     """
 
     end_tokens = (END,)
@@ -35,6 +35,7 @@ class FakeEngine:
         context_length: int = 100_000,
         differs: str | None = None,
         broken: str | None = None,
+        fault: str | None = None,
         interrupt_at: int | None = None,
         seconds: float = 0.0,
         crowding: float = 0.0,
@@ -42,6 +43,8 @@ class FakeEngine:
         self.context_length, self.differs, self.broken = context_length, differs, broken
         self.seconds, self.crowding = seconds, crowding
         self.interrupt_at, self.calls, self.seen, self.batches = interrupt_at, 0, [], []
+        if fault:
+            raise MemoryError(fault)
         for name, config in strategies.items():
             if config.get("budget", 1) != "auto" and config.get("budget", 1) < 1:
                 raise UserError(f"strategy.budget={config['budget']}: must be 1 or more")

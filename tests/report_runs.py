@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -56,10 +57,11 @@ def decoded(tokens: list[int], a_round: int, round_s: float, phases: bool = True
 
 def save(
     folder: Path, prompts: int = 8, differs: bool = False, failed: bool = False, ended: bool = True, phases: bool = True,
-    dtype: str = "bfloat16", **settings,
+    dtype: str = "bfloat16", seen: bool = True, **settings,
 ) -> Path:  # fmt: skip
     """A run's folder. ``differs``: ddtree's first answer parts at token 4, where the margin was 0.25. With ``batch`` requests
-    at once ddtree's rounds take 1 + 0.6 (batch - 1) times as long."""
+    at once ddtree's rounds take 1 + 0.6 (batch - 1) times as long. Not ``seen``: as of a server that sends text alone and
+    counts no rounds."""
     made = config(**settings)
     batch = made["measure"]["batch"]
     folder.mkdir(parents=True)
@@ -74,6 +76,8 @@ def save(
             if differs and number == 0 and strategy == "ddtree":
                 tokens[4] = 99
             answer = decoded(tokens, a_round, round_s, phases)
+            if not seen:
+                answer = replace(answer, tokens=(), rounds=(), output_tokens=9, text=" ".join(map(str, tokens)))
             together = {"batch": number // batch, "batch_size": min(batch, prompts - number // batch * batch)} if batch > 1 else {}
             store.append(Cell(key, KINDS[number % 3], number, 5, f"sha{number}", answer, **together))
     if failed:

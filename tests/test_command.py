@@ -213,6 +213,8 @@ def test_ctrl_c_keeps_what_is_finished(harness, call, finished):
         (["experiment=budget_sweep", "strategy=dflash"], ["strategy.budget: unknown key"]),
         (["--multirun", "--cfg", "job"], ["--multirun", "leave one out"]),
         (["--nope"], ["--nope", "--help"]),
+        (["--shell-completion"], ["--shell-completion", "install=SHELL"]),
+        (["+engine.fault=out of memory"], ["engine: cannot be built (MemoryError: out of memory)"]),
     ],
 )
 def test_wrong_input_gets_one_line_before_anything_is_measured(harness, tmp_path, arguments, words):
@@ -230,6 +232,21 @@ def test_help_explains_every_group_and_cfg_shows_what_would_run(harness, tmp_pat
     _, out, _ = harness("--cfg", "job", "experiment=compare", "strategy.budget=5")
     assert "budget: 5" in out and "dflash:" in out and "hydra" not in out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_hydras_own_help_needs_no_configuration(harness):
+    for arguments in (["--hydra-help"], ["suite.limit=2", "--hydra-help"], ["experiment=budget_sweep", "--hydra-help", "-m"]):
+        status, out, err = harness(*arguments)
+        assert (status, err) == (0, "") and "--multirun,-m" in out
+
+
+@pytest.mark.parametrize("module", ["harness --help", "harness.suites list --json", "harness.gate results/baselines/cpu-fp32.json --against cpu-fp32"])
+def test_a_reader_that_leaves_early_ends_the_program_without_a_traceback(module):
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-m", *module.split()], stdout=write, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_a_strategy_of_another_package_runs_by_its_search_path_alone(tmp_path):

@@ -25,6 +25,7 @@ strategy: {name: ddtree, _target_: strategies.ddtree.build, budget: 16, drafter:
 arms: {baseline: {name: baseline, _target_: strategies.baseline.build}}
 engine: {name: torch}
 model: {name: m, dtype: auto}
+suite: {name: quick}
 sampling: {temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0, max_new_tokens: 9}
 measure: {baseline: baseline}
 """
@@ -151,8 +152,10 @@ def test_the_three_verdicts_are_error_warning_and_notice():
         (["{run}", "--against", "{run}", "--tolerance", "nan"], "from 0 to below 0.5"),
         (["{run}", "--against", "{run}", "--strategy", "eagle"], "strategy eagle: not in the candidate"),
         (["{run}", "--against", "{run}", "--onl", "speed"], "--onl"),
-        ([".", "--against", "{run}"], "is no run's folder: cells.jsonl is missing"),
+        ([".", "--against", "{run}"], "is no run's folder: it holds no config.yaml"),
         (["--save", "runs/x/y.json", "{file}"], "format"),
+        (["--save", "x", "{run}", "--only", "speed"], "--only: not allowed with argument --save"),
+        (["--save", "x", "{run}", "--strategy", "ddtree"], "--strategy: not allowed with argument --save"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(arguments, words, make_run, capsys, tmp_path):

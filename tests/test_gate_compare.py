@@ -30,7 +30,7 @@ def failing(candidate: Result, baseline: Result, **options) -> list[tuple[str, s
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
-    [(0.951, 1.1, PASS), (0.9, 0.949, REGRESSED), (0.9, 1.0, INCONCLUSIVE), (0.95, 1, INCONCLUSIVE), (1, 1, PASS)],
+    [(0.951, 1.1, PASS), (0.9, 0.949, REGRESSED), (0.9, 1.0, INCONCLUSIVE), (0.9499, 1, INCONCLUSIVE), (0.95, 1, PASS), (1, 1, PASS)],
 )
 def test_a_verdict_is_where_the_interval_lies(low, high, verdict):
     assert judge(Estimate((low + high) / 2, low, high), 0.05)[0] is verdict
@@ -186,7 +186,7 @@ def test_one_prompt_or_one_repetition_is_inconclusive_and_says_what_to_do(one):
     ("name", "value"),
     [
         ("model_sha256", "xyz"), ("dtype", "bfloat16"), ("engine", "vllm"), ("suite", "gsm8k"), ("suite_sha256", "0"),
-        ("baseline_arm", None), ("sampling", {**ABOUT.sampling, "max_new_tokens": 32}),
+        ("baseline_arm", None), ("load", "measure.concurrency=4"), ("sampling", {**ABOUT.sampling, "max_new_tokens": 32}),
         ("sampling", {**ABOUT.sampling, "temperature": 0.7}), ("batch", 8),
     ],
 )  # fmt: skip
@@ -199,13 +199,50 @@ def test_another_question_is_refused_naming_both_values(name, value):
 def test_what_does_not_matter_is_not_refused():
     other = replace(ABOUT, sampling={**ABOUT.sampling, "seed": 3}, machine={"cpu": "B", "cores": 2, "gpus": []},
                     strategies={"baseline": {}, "ddtree": {"budget": 32}},
-                    code={"git": None, "torch": "3", "drafters": {"ddtree": "trained anew"}})  # fmt: skip
+                    code={"git": None, "torch": "3"})  # fmt: skip
     found = compare(result(about=other), result())
-    assert found.notes[-2:] == ["torch 3 instead of 2", "drafters: other files than the baseline's, by their checksums"]
+    assert "torch 3 instead of 2" in found.notes
     assert found.verdict is PASS
     assert "cpu B instead of Example CPU" in found.notes[0] and "ddtree.budget: 32 instead of 16" in found.notes
-    for elsewhere in ({"engine": "vllm"}, {"batch": 8}):
+    for elsewhere in ({"engine": "vllm"}, {"batch": 8}, {"load": "measure.rate=2.5"}):
         assert compare(result(about=replace(ABOUT, **elsewhere)), result(), Options(only="acceptance")).verdict is PASS
+
+
+@pytest.mark.parametrize(
+    ("ours", "told"),
+    [
+        ({"ddtree": {"sha256": "a"}}, []),
+        ({"ddtree": {"sha256": "b"}}, ["ddtree: another drafter than the baseline's, by its checksum"]),
+        ({"ddtree": {"sha256": "a"}, "mtp": {"sha256": "c"}}, []),
+        ({"ddtree": None}, []),
+        (None, []),
+    ],
+)
+def test_another_drafter_is_told_where_both_are_known(ours, told):
+    code = {"git": None, "torch": "2"}
+    theirs = replace(ABOUT, code={**code, "drafters": {"baseline": None, "ddtree": {"sha256": "a"}}})
+    found = compare(result(about=replace(ABOUT, code={**code, "drafters": ours})), result(about=theirs))
+    assert [note for note in found.notes if "drafter" in note] == told
+
+
+def test_the_same_measurements_and_other_repetitions_are_told():
+    same, fewer = (compare(result(repetitions=n), result()).notes for n in (2, 1))
+    assert any("the very same measurements" in note for note in same) and not any("repetitions" in note for note in same)
+    assert "repetitions: 1 in the candidate, 2 in the baseline" in fewer and not any("very same" in note for note in fewer)
+
+
+def test_rounds_that_nobody_counted_are_not_equal_rounds():
+    unseen = result(rounds=0)
+    unseen = replace(unseen, answers=tuple(replace(a, outcomes=tuple(replace(o, rounds=0, accepted=0) for o in a.outcomes)) for a in unseen.answers))
+    for candidate, baseline in ((unseen, unseen), (unseen, result()), (result(), unseen)):
+        found = verdicts(candidate, baseline, only="acceptance")
+        assert found["ddtree", "rounds"] is found["ddtree", "accepted"] is INCONCLUSIVE and found["ddtree", "tokens"] is PASS
+
+
+@pytest.mark.parametrize("factor, verdict", [(1.0, PASS), (0.999, INCONCLUSIVE), (0.9, REGRESSED)])
+def test_a_tolerance_of_nothing(factor, verdict):
+    run, slower = result(), result([2.0 * factor * (1 + 0.001 * n * (factor == 0.999)) for n in range(-4, 4)])
+    assert verdicts(slower, run, tolerance=0.0)["ddtree", "speedup"] is verdict
 
 
 def test_other_prompts_are_refused_unless_only_the_common_ones_are_asked_for():

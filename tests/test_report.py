@@ -1,5 +1,7 @@
 """The report's tables, sentences and figures, of runs whose figures are known by hand."""
 
+import shlex
+
 import pandas as pd
 import pytest
 from report_runs import save
@@ -191,6 +193,23 @@ def test_a_gap_of_every_run_is_told_once(tmp_path):
     assert "a round's phases, in full (run B)" in told
 
 
+def test_a_run_whose_rounds_nobody_saw_is_reported_without_them(tmp_path):
+    one = of(save(tmp_path / "a", seen=False, differs=True))
+    assert words.gist(one)[0].endswith("] the baseline's speed.")
+    assert sameness.divergences(one).iloc[0]["first differing token"] == "–"
+    tpot, ttft = figures.latencies(one).axes
+    assert [len(axes.lines) for axes in (tpot, ttft)] == [2, 2]
+    runs = [save(tmp_path / f"b{budget}", seen=False, budget=budget) for budget in (4, 8, 12, 16, 24)]
+    assert words.gist(of(*runs))[0].endswith("the baseline's speed.")
+    assert figures.budgets(of(*runs)) is None and tables.budgets(of(*runs)).empty
+
+
+def test_the_command_behind_a_report_can_be_typed(tmp_path):
+    one, two = save(tmp_path / "it's $HOME, {x}"), save(tmp_path / "b")
+    assert shlex.split(environment.report_command(of(one))) == ["python", "-m", "harness.report", one.name]
+    assert shlex.split(environment.report_command(of(one, two)))[3:] == [one.name, two.name, "--output", "FOLDER"]
+
+
 def test_text_from_outside_is_escaped():
     table = pd.DataFrame([{"a": "<script>", "b": "x & y"}])
     assert "<script>" not in show.table(table, "<b>").markup
@@ -219,7 +238,7 @@ def test_a_folder_without_a_measured_cell_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="no run's folder"):
         of(tmp_path / "empty")
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="there is no such folder"):
         of(tmp_path / "nowhere")
 
 

@@ -16,11 +16,12 @@ needs_extra = pytest.mark.skipif(bool(missing), reason=f"the report extra is not
 
 @needs_extra
 def test_three_runs_become_one_page_that_needs_nothing_else(tmp_path, capsys):
-    runs = [save(tmp_path / "a", differs=True), save(tmp_path / "b", budget=32, failed=True), save(tmp_path / "c", batch=4)]
-    assert main([*map(str, runs), "--output", str(tmp_path / "out")]) == 0
-    assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "report.html")
+    out = tmp_path / "an {odd} & <b>'name'"
+    runs = [save(tmp_path / "{a}", differs=True), save(tmp_path / "b", budget=32, failed=True), save(tmp_path / "c", batch=4)]
+    assert main([*map(str, runs), "--output", str(out)]) == 0
+    assert capsys.readouterr().out.strip() == str(out / "report.html")
 
-    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    page = (out / "report.html").read_text(encoding="utf-8")
     assert not re.search(r"""(src|href|url|action)\s*[=(]\s*["']?(https?:)?//""", page), "nothing to load from elsewhere"
     assert "<script" not in page and "@import" not in page and "@font-face" not in page and "<link" not in page
     assert page.count("<h1>") == 1 and page.count("<h2") == 12
@@ -31,7 +32,7 @@ def test_three_runs_become_one_page_that_needs_nothing_else(tmp_path, capsys):
     assert "/somewhere/private" not in page
     assert 'name="viewport"' in page
 
-    notebook = json.loads((tmp_path / "out" / "report.ipynb").read_text(encoding="utf-8"))
+    notebook = json.loads((out / "report.ipynb").read_text(encoding="utf-8"))
     assert all(cell.get("execution_count") for cell in notebook["cells"] if cell["cell_type"] == "code")
     assert "papermill" not in notebook["metadata"]
 
@@ -58,7 +59,7 @@ def test_a_missing_extra_is_named(tmp_path, capsys, monkeypatch):
 
 @needs_extra
 def test_refusals_take_one_line(tmp_path, capsys):
-    assert "is no folder" in refusal([str(tmp_path / "nowhere")], capsys)
+    assert "there is no such folder" in refusal([str(tmp_path / "nowhere")], capsys)
     assert "nothing was measured" in refusal([str(save(tmp_path / "none", prompts=0))], capsys)
     assert "required: RUN" in refusal([], capsys)
     assert "--output" in refusal([str(save(tmp_path / "a")), str(save(tmp_path / "b"))], capsys)

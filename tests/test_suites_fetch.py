@@ -193,6 +193,20 @@ def test_the_list_is_a_table_of_every_suite(command):
     assert SUITES["gsm8k"].sha256[:12] in rows["gsm8k"] and "github.com/openai/grade-school-math" in rows["gsm8k"]
 
 
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ([], "required: COMMAND; see python -m harness.suites --help"),
+        (["fetch"], "required: NAME; see python -m harness.suites fetch --help"),
+        (["verify", "--root", "nowhere"], "--root nowhere: there is no such folder"),
+    ],
+)
+def test_wrong_usage_is_one_line(arguments, words, capsys):
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("harness.suites: ") and said.err.count("\n") == 1 and words in said.err
+
+
 @pytest.mark.parametrize("arguments", [[], ["list"], ["fetch"], ["verify"]])
 def test_help_everywhere(arguments, capsys):
     with pytest.raises(SystemExit) as stop:

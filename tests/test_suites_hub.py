@@ -145,8 +145,14 @@ def test_what_is_missing_is_said(tmp_path):
         assert "revision" in refusal("aime24", tmp_path, revision=revision)
 
 
-def test_a_damaged_record_is_refused(tmp_path, capsys):
-    (tmp_path / "aime24@abc.json").write_text("{")
+RECORD = {"name": "aime24", "revision": "abc", "sha256": "0" * 64, "rows": 1, "files": ["mine.jsonl"], "when": "now"}
+JUNK = ({"revision": 7}, {"sha256": None}, {"files": [5]}, {"files": []}, {"files": "mine.jsonl"}, {"revision": "abd"}, {"more": 1})
+
+
+@pytest.mark.parametrize("text", ["{", "[]", *(json.dumps({**RECORD, **junk}) for junk in JUNK)])
+def test_a_damaged_record_is_refused(text, tmp_path, capsys):
+    (tmp_path / "mine.jsonl").write_text(lines(RECORDS["aime24"]))
+    (tmp_path / "aime24@abc.json").write_text(text)
     assert "remove it to start anew" in refusal("aime24", tmp_path, revision="abc")
     assert main(["verify", "--root", str(tmp_path)]) == 1
     assert main(["list", "--root", str(tmp_path)]) == 0

@@ -95,6 +95,13 @@ def test_99_97_percent_is_not_written_as_100():
     assert [identical.cell({"identical": s}) for s in (1, 0.9997, 0.0001, 0, None)] == ["100", "99.9", "0.1", "0", "–"]
 
 
+def test_brackets_in_names_are_text():
+    summary = summarise([cell("a", "[/b]", decoded=fake_decoded(range(9)))], ["[/b]"], None, 0)
+    console = Console(file=io.StringIO(), width=120)
+    console.print(terminal_table(summary, "model [/c] [bold]", 120))
+    assert "model [/c] [bold]" in console.file.getvalue() and "[/b] " in console.file.getvalue()
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_fits_the_terminal_and_cuts_no_figure(width):
     cells = [

@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from sweep_engine import IN_VAIN, KILLED, LEAVES_A_PROCESS
+from sweep_engine import FAILS_IN_COLOUR, IN_VAIN, KILLED, LEAVES_A_PROCESS, LEAVES_HALF, LEAVES_NOTHING, PRESSES_CTRL_C
 
 from harness import lines
 from harness.errors import UserError
@@ -21,7 +22,7 @@ from harness.report import environment, figures, tables, unmeasured, words
 from harness.report.subject import read
 from harness.store import CELLS, Store
 from harness.sweep.jobs import jobs_of, root_of
-from harness.sweep.store import Sweep
+from harness.sweep.store import Ended, Sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ["engine._target_=sweep_engine.SweepEngine", "model=local", "model.path=x", "suite.limit=2", "sampling.max_new_tokens=5"]
@@ -49,6 +50,15 @@ def test_values_keep_their_quotes():
     assert jobs[0].overrides == ("suite.root='a,b'", "+arms.x.y=[1,2]")
     for job in jobs:
         assert [str(o.value()) for o in parsed(*job.overrides)][0] in ("a,b", "c d")
+
+
+def test_a_glob_that_fits_nothing_is_refused():
+    loader = SimpleNamespace(get_group_options=lambda group, results_filter: ["quick", "gsm8k"] if group == "suite" else [])
+    of_groups = OverridesParser.create(config_loader=loader)
+    assert [job.label for job in jobs_of(of_groups.parse_overrides(["suite=glob(*)"]))] == ["suite=quick", "suite=gsm8k"]
+    for override in ("suite=glob(z*)", "suite.limit=glob(*)"):
+        with pytest.raises(UserError, match=r"fits no choice of suite"):
+            jobs_of(of_groups.parse_overrides([override]))
 
 
 def test_one_folder_for_all_jobs():
@@ -116,6 +126,18 @@ def test_failed_jobs_are_recorded_and_do_not_stop_the_rest(swept):
     assert f"python -m harness resume={called.last['sweep']}" in called.out
 
 
+def test_a_job_that_is_not_whole_is_not_done_whatever_its_exit_status(tmp_path):
+    budgets = ",".join(map(str, (LEAVES_NOTHING, LEAVES_HALF, PRESSES_CTRL_C, FAILS_IN_COLOUR)))
+    called = call(tmp_path, *SMALL, "-m", f"strategy.budget={budgets}")
+    assert called.status == 1 and {job["status"] for job in called.last["jobs"]} == {"failed"}
+    assert [job["reason"] for job in called.last["jobs"]] == [
+        "exit status 0, but its run did not begin",
+        "exit status 0, but its run did not end",
+        "interrupted, and not by this sweep",
+        "out of memory \N{REPLACEMENT CHARACTER}",
+    ]
+
+
 def test_a_line_tells_each_job_and_the_time_left(swept):
     lines = [line for line in swept[1].err.splitlines() if not line.startswith("  ")]
     assert lines[0].startswith("5 jobs into results/sweeps/")
@@ -156,7 +178,7 @@ def test_the_report_takes_a_sweep(swept):
     subject = read([str(folder)])
     assert [run.job for run in subject.runs] == ["budget=15", "budget=8"]
     assert tables.runs(subject)["job"].tolist() == ["budget=15", "budget=8"]
-    assert tables.headline(subject)["strategy"].tolist()[1] == "A\u00a0·\u00a0budget=15\u00a0·\u00a0ddtree"
+    assert tables.headline(subject)["strategy"].tolist()[1] == "A\u00a0·\u00a0budget=15\u00a0· ddtree"
     assert tables.budgets(subject)["node budget"].tolist() == [8, 15] and figures.budgets(subject) is not None
     told = unmeasured.unmeasured(subject).set_index("not measured")["why"]
     assert told["job 2 of a sweep, strategy.budget=0"] == "failed: strategy.budget=0: must be 1 or more"
@@ -292,6 +314,10 @@ def test_a_damaged_sweep_is_refused_in_one_line(tmp_path):
     Store(tmp_path).write_json("sweep.json", {"flags": [], "jobs": []})
     lines.append(tmp_path / "jobs.jsonl", {"job": 1})
     with pytest.raises(UserError, match="not what this version writes"):
+        Sweep.open(tmp_path).ended()
+    (tmp_path / "jobs.jsonl").unlink()
+    lines.append(tmp_path / "jobs.jsonl", asdict(Ended(7, "failed", 1, 2.5, None, "a reason")))
+    with pytest.raises(UserError, match="job 7 is none of this sweep's"):
         Sweep.open(tmp_path).ended()
     (tmp_path / "sweep.json").unlink()
     with pytest.raises(UserError, match="no sweep's folder"):

@@ -19,6 +19,8 @@ from harness.arrivals import poisson_arrivals_s
 from harness.block import Block
 from harness.measuring import Schedule
 from harness.records import Chunk, Decoded, Drafting, Sampling
+from harness.report import tables
+from harness.report.subject import read
 from harness.store import Cell, Key, Store
 from harness.suites import Row
 from harness.under_load import Load, measure_under_load, warm_up
@@ -204,6 +206,13 @@ def test_a_run_under_load_says_so_and_has_its_figures(harness, load, words):  # 
         assert figures["acceptance_length"] == 24 / 24 and figures["rounds"] == 24, "rounds are the blocks'"
         assert figures["identical"] == 1
     assert words in found.summary["order"] and words in (folder / "table.md").read_text() and "throughput" in out
+    assert found.cells["acceptance_committed"].isna().all() and found.cells["acceptance_committed"].dtype == float
+    assert found.blocks.groupby("strategy")["rounds"].sum().to_dict() == {"baseline": 24, "ddtree": 24}
+    subject = read([str(folder)])
+    assert subject.runs[0].figures == found.summary["strategies"], "the report's are the summary's"
+    row = tables.load(subject).iloc[1].tolist()
+    assert row[0] == "ddtree" and row[1] == load.partition("=")[2] + (" a second" if "rate" in load else " at a time")
+    assert f"| ddtree | {' | '.join(row[2:])} |" in (folder / "table.md").read_text()
     assert len(list(Store(folder).blocks())) == 4 and last_line(out)["strategies"]["ddtree"]["throughput_tokens_per_s"] > 0
 
 

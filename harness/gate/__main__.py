@@ -7,12 +7,14 @@ import os
 import sys
 from collections.abc import Sequence
 
+from harness.arguments import Parser
 from harness.errors import UserError
 from harness.gate.compare import TOLERANCE, Options, compare
 from harness.gate.output import annotations, as_json, markdown, text
 from harness.gate.reading import read, save
+from harness.pipe import ends_with_its_reader
 
-WRONG_USAGE = 2
+WRONG_USAGE, INTERRUPTED = 2, 130
 
 EXAMPLES = """\
 examples:
@@ -26,23 +28,28 @@ exit status: 0 pass, 1 regressed, 2 wrong usage or unreadable input, 3 inconclus
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:
-        raise UserError(f"{message}; see python -m harness.gate --help")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is what is returned."""
     try:
-        asked = _parser().parse_args(arguments)
-        return _save(asked) if asked.save else _compare(asked)
+        with ends_with_its_reader():
+            parser = _parser()
+            asked = parser.parse_args(arguments)
+            if asked.save is None:
+                return _compare(asked)
+            for name in ("tolerance", "strategy", "common", "only", "absolute", "format"):
+                if getattr(asked, name) != parser.get_default(name):
+                    parser.error(f"argument --{name}: not allowed with argument --save, which stores the whole run")
+            return _save(asked)
     except UserError as error:
         print(f"gate: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG_USAGE
+    except KeyboardInterrupt:
+        print("gate: interrupted", file=sys.stderr)
+        return INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m harness.gate",
         description="Compare a run with a baseline: pass, regressed or inconclusive, figure by figure.",
         epilog=EXAMPLES,

@@ -26,7 +26,7 @@ def match(
     """Pair the answers by prompt, turn and checksum of the prompt's tokens. Raises ``UserError``.
 
     ``strategies`` empty: every one of the baseline's. ``common``: prompts that one side alone has are left out instead
-    of refused. ``speed``: speeds are compared too, which needs one engine, one size of batch and a baseline arm.
+    of refused. ``speed``: speeds are compared too, which needs one engine, one size of batch, one load and a baseline arm.
     """
     _same_question(candidate.about, baseline.about, speed)
     arm = baseline.about.baseline_arm
@@ -36,7 +36,7 @@ def match(
     if arm is not None and arm not in names:
         names = [arm, *names]
         _require_measured(candidate, baseline, [arm])
-    notes = _differences(candidate.about, baseline.about)
+    notes = [*_differences(candidate.about, baseline.about), *_repetitions(candidate, baseline)]
     extra = [s for s in _measured(candidate) if s not in names]
     if extra:
         notes.append(f"not compared: {', '.join(extra)}, in the candidate alone or not asked for")
@@ -48,7 +48,7 @@ def match(
 
 
 def _same_question(candidate: About, baseline: About, speed: bool) -> None:
-    names = ["model_sha256", "dtype", "suite", "suite_sha256", "baseline_arm"] + ["engine", "batch"] * speed
+    names = ["model_sha256", "dtype", "suite", "suite_sha256", "baseline_arm"] + ["engine", "batch", "load"] * speed
     for name in names:
         _require_equal(name, getattr(candidate, name), getattr(baseline, name))
     # What a filter or a seed is set to changes nothing when the most probable token is always taken.
@@ -60,7 +60,8 @@ def _same_question(candidate: About, baseline: About, speed: bool) -> None:
 
 def _require_equal(name: str, candidate: Any, baseline: Any) -> None:
     if candidate != baseline:
-        hint = {"engine": "; --only acceptance compares engines", "batch": "; --only acceptance compares batches"}.get(name, "")
+        plural = {"engine": "engines", "batch": "batches", "load": "loads"}.get(name)
+        hint = f"; --only acceptance compares {plural}" if plural else ""
         raise UserError(f"{name}: {candidate} in the candidate, {baseline} in the baseline: not comparable{hint}")
 
 
@@ -126,6 +127,17 @@ def _differences(candidate: About, baseline: About) -> list[str]:
     ours, theirs = candidate.code.get("torch"), baseline.code.get("torch")
     if ours != theirs:
         notes.append(f"torch {ours} instead of {theirs}")
-    if candidate.code.get("drafters") != baseline.code.get("drafters"):
-        notes.append("drafters: other files than the baseline's, by their checksums")
-    return notes
+    return notes + [f"{name}: another drafter than the baseline's, by its checksum" for name in _other_drafters(candidate, baseline)]
+
+
+def _other_drafters(candidate: About, baseline: About) -> list[str]:
+    """The strategies whose drafters are known on both sides (a server does not tell) and are not the same."""
+    ours, theirs = (side.code.get("drafters") or {} for side in (candidate, baseline))
+    return [name for name in sorted(ours.keys() & theirs.keys()) if ours[name] and theirs[name] and ours[name] != theirs[name]]
+
+
+def _repetitions(candidate: Result, baseline: Result) -> list[str]:
+    """Other numbers of them are compared all the same; that a run was stopped on its way may show here alone."""
+    ours, theirs = ({len(answer.outcomes) for answer in side.answers} for side in (candidate, baseline))
+    words = [" or ".join(map(str, sorted(side))) for side in (ours, theirs)]
+    return [] if ours == theirs else [f"repetitions: {words[0]} in the candidate, {words[1]} in the baseline"]

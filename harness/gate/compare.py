@@ -71,6 +71,8 @@ def compare(candidate: Result, baseline: Result, options: Options = Options()) -
         if options.absolute:
             figures.append(speeds.absolute(name, pairs, options.tolerance))
     notes = list(matched.notes)
+    if all(ours.outcomes == theirs.outcomes for pairs in matched.pairs.values() for ours, theirs in pairs):
+        notes.append("candidate and baseline hold the very same measurements: nothing is learnt about a change")
     if acceptance and not about.exact:
         setting = f"dtype {about.dtype}" if about.greedy else f"temperature {about.sampling['temperature']:g}"
         notes.append(f"acceptance has an interval and the tolerance: exact only in float32 and greedy, here {setting}")
@@ -80,7 +82,7 @@ def compare(candidate: Result, baseline: Result, options: Options = Options()) -
 def _acceptance(
     name: str, pairs: Sequence[Pair], arm: Sequence[Pair], about: About, tolerance: float
 ) -> list[Figure]:
-    """Acceptance that rounding, sampling or the clock may move: pooled (judged), mean over requests, identity with the arm
+    """Acceptance that rounding, sampling or the clock may move: pooled (judged), mean over prompts, identity with the arm
     where that is not judged exactly."""
     sums = {}
     for candidate, baseline in pairs:
@@ -93,7 +95,7 @@ def _acceptance(
     verdict, detail = judge(change, tolerance)
     found = [Figure(name, "acceptance length", ours, theirs, verdict, change, detail)]
     means = [_value(mean_over_requests(_by_prompt([p[i] for p in pairs], _acceptance_length))) for i in (0, 1)]
-    found.append(Figure(name, "acceptance, mean over requests", *means, None))
+    found.append(Figure(name, "acceptance, mean over prompts", *means, None))
     return found if about.exact else [*found, _identical(name, pairs, arm, about.greedy, tolerance)]
 
 

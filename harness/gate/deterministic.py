@@ -24,9 +24,13 @@ def figures(name: str, pairs: Sequence[Pair], arm: Sequence[Pair], counts: bool 
     may move.
     """
     found = [_equal(name, "tokens", pairs, lambda o: (o.tokens_sha256, o.output_tokens), lambda o: o.output_tokens)]
-    if counts:
-        found.append(_equal(name, "rounds", pairs, lambda o: o.rounds, lambda o: o.rounds))
-        found.append(_equal(name, "accepted", pairs, lambda o: o.accepted, lambda o: o.accepted))
+    counted = [pair for pair in pairs if all(map(_rounds_counted, pair))]
+    for figure, count in (("rounds", lambda o: o.rounds), ("accepted", lambda o: o.accepted)) if counts else ():
+        if pairs and not counted:
+            detail = "nobody counted the rounds of single answers, as under load or at a server that does not tell"
+            found.append(Figure(name, figure, None, None, Verdict.INCONCLUSIVE, detail=detail))
+        else:
+            found.append(_equal(name, figure, counted, count, count))
     if arm:
         shares = [identical(side, other) for side, other in zip(zip(*pairs), zip(*arm))]
         ours, theirs = ([hit for turns in share.values() for turn in turns for hit in turn] for share in shares)
@@ -65,6 +69,11 @@ def _equal(
         else:
             detail += "; repetitions of one run differ among themselves"
     return Figure(name, figure, ours, theirs, judge_equal(len(unequal), len(both)), detail=detail)
+
+
+def _rounds_counted(answer: Answer) -> bool:
+    """An answer of one token has none; more tokens come in rounds, seen or not."""
+    return all(outcome.rounds or outcome.output_tokens < 2 for outcome in answer.measured)
 
 
 def _mean_count(answers: Sequence[Answer], count: Callable[[Outcome], int]) -> float | None:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
-
-from omegaconf import OmegaConf
 
 from harness.errors import UserError, kind_and_line
 from harness.gate.result import Result, from_run
-from harness.resume import check_config
-from harness.store import CELLS, Store, finite
-from harness.whole import check_whole
+from harness.opened import open_run
+from harness.store import finite
 
 BASELINES = Path("results") / "baselines"
 FORMAT = 1
@@ -23,7 +19,8 @@ def read(source: str) -> Result:
     path = Path(source)
     try:
         if path.is_dir():
-            found = _read_run(path)
+            run = open_run(path)
+            found = from_run(run.cells, run.config, run.environment)
         else:
             file = path if path.is_file() else baseline_file(source)
             if not file.is_file():
@@ -57,19 +54,6 @@ def save(name: str, result: Result) -> Path:
     except OSError as error:
         raise UserError(f"{file}: cannot be written: {error.strerror}") from error
     return file
-
-
-def _read_run(folder: Path) -> Result:
-    for name in (CELLS, "config.yaml", "environment.json"):
-        if not (folder / name).is_file():
-            raise UserError(f"{folder}: is no run's folder: {name} is missing")
-    config: Any = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
-    store = Store(folder)
-    environment = store.read_json("environment.json") or {}
-    check_config(folder, environment)
-    cells = list(store.cells())
-    check_whole(store, cells, store.read_json("summary.json"))
-    return from_run(cells, config, environment)
 
 
 def _read_baseline(file: Path) -> Result:

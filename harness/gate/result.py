@@ -77,7 +77,7 @@ class Answer:
 @dataclass(frozen=True)
 class About:
     """What a run was of. ``strategies`` holds each arm's options, ``machine`` what speed depends on, ``batch`` how many
-    requests were decoded together.
+    requests were decoded together. ``load`` says how many conversations were under way, ``None`` for a run under none.
     """
 
     model: str
@@ -92,10 +92,11 @@ class About:
     machine: Mapping[str, Any] = field(default_factory=dict)
     code: Mapping[str, Any] = field(default_factory=dict)
     batch: int = 1
+    load: str | None = None
 
     def __post_init__(self) -> None:
         _require_kinds(self, str, "model", "model_sha256", "dtype", "engine", "suite", "suite_sha256")
-        _require_kinds(self, str | None, "baseline_arm")
+        _require_kinds(self, str | None, "baseline_arm", "load")
         _require_kinds(self, int, "batch")
         _require_kinds(self, Mapping, "sampling", "strategies", "machine", "code")
         if not all(isinstance(options, Mapping) for options in self.strategies.values()):
@@ -152,7 +153,7 @@ def _answer(key: tuple[str, int, str], cells: list[Cell]) -> Answer:
 
 
 def _about(config: Mapping[str, Any], environment: Mapping[str, Any]) -> About:
-    engine, suite = environment["engine"], environment["suite"]
+    engine, suite, measure = environment["engine"], environment["suite"], config["measure"]
     arms = {**config["arms"], config["strategy"]["name"]: config["strategy"]}
     options = {name: {k: _unplaced(v) for k, v in arm.items() if k != "name"} for name, arm in arms.items()}
     machine = {
@@ -175,11 +176,12 @@ def _about(config: Mapping[str, Any], environment: Mapping[str, Any]) -> About:
         suite=suite["name"],
         suite_sha256=suite["sha256"],
         sampling=dict(config["sampling"]),
-        baseline_arm=config["measure"]["baseline"],
+        baseline_arm=measure["baseline"],
         strategies=options,
         machine=machine,
         code=code,
-        batch=config["measure"].get("batch", 1),
+        batch=measure.get("batch", 1),
+        load=next((f"measure.{key}={measure[key]}" for key in ("concurrency", "rate") if measure.get(key)), None),
     )
 
 

@@ -1,7 +1,7 @@
 """From an interval to a verdict. Pure.
 
 A change is candidate / baseline, and more is better for every figure here. With tolerance t the bound is 1 - t:
-pass when the whole interval lies above the bound, regressed when the whole interval lies below it, inconclusive else.
+pass when no part of the interval lies below the bound, regressed when the whole interval lies below it, inconclusive else.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def judge(change: Estimate | None, tolerance: float) -> tuple[Verdict, str]:
     if change.low is None:
         return Verdict.INCONCLUSIVE, "one prompt, or one repetition in both runs, carries no interval: measure more"
     bound = 1 - tolerance
-    if change.low > bound:
+    if change.low >= bound:
         return Verdict.PASS, ""
     if change.high < bound:
         return Verdict.REGRESSED, f"a loss of more than {100 * tolerance:g} % is certain at {100 * CONFIDENCE:g} %"
@@ -80,6 +80,6 @@ def _what_would_decide(change: Estimate, bound: float) -> str:
     above = change.value > bound
     reach = math.log(change.value / change.low if above else change.high / change.value)
     gap = abs(math.log(change.value / bound))
-    if gap < 0.1 * -math.log(bound):
+    if gap <= 0.1 * -math.log(bound):
         return "the loss is about the tolerance: more repetitions would hardly decide"
     return f"about {max(2, math.ceil((reach / gap) ** 2))} times as many repetitions would decide"

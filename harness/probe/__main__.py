@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 
 from rich.console import Console
 from rich.table import Table
 
+from harness.arguments import Parser
 from harness.errors import UserError
 from harness.probe.ask import ask
 from harness.probe.rows import FOUND, Row
@@ -17,11 +17,11 @@ CAN, CANNOT, WRONG_USAGE = 0, 1, 2
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m harness.probe", description=__doc__)
+    parser = Parser(prog="python -m harness.probe", description=__doc__)
     parser.add_argument("choices", nargs="*", metavar="engine=NAME strategy=NAME", help="default: engine=vllm strategy=ddtree")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    given = parser.parse_args()
     try:
+        given = parser.parse_args()
         engine, strategy = _choices(given.choices)
         rows = ask(engine, strategy)
     except UserError as error:

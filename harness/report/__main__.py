@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.arguments import Parser
 from harness.errors import UserError
 
 WRONG_USAGE, INTERRUPTED = 2, 130
@@ -21,11 +22,6 @@ examples:
 needs the report extra: python -m pip install -c constraints.txt -e '.[report]'
 exit status: 0 written, 2 wrong usage or unreadable run. See docs/report.md.
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:
-        raise UserError(f"{message}; see python -m harness.report --help")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m harness.report",
         description="Write the report of one run or several: a notebook, and one HTML file that needs nothing else.",
         epilog=EXAMPLES,

@@ -18,7 +18,7 @@ from harness.table import BATCH_COLUMNS
 def of(run: Reported, strategy: str) -> dict[str, Any]:
     """A strategy's figures with those of whole batches, also where each request was a batch of its own."""
     found = run.figures[strategy]
-    return {**found, **aggregate.of_one(found)} if run.batch == 1 and not run.under_load else found
+    return {**found, **aggregate.of_one(found)} if run.batch == 1 and not run.load else found
 
 
 def table(subject: Subject) -> pd.DataFrame:

@@ -49,7 +49,7 @@ def _execute(executed: Path, folders: Sequence[str]) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     try:
         papermill.execute_notebook(
-            str(NOTEBOOK), str(executed), {"runs": list(folders)}, kernel_name="python3", progress_bar=False,
+            _verbatim(NOTEBOOK), _verbatim(executed), {"runs": list(folders)}, kernel_name="python3", progress_bar=False,
             extra_arguments=["--IPKernelApp.log_level=40"],  # it would warn of every port it opens
         )
     except PapermillExecutionError as error:
@@ -60,6 +60,11 @@ def _execute(executed: Path, folders: Sequence[str]) -> None:
     except RuntimeError as error:  # the kernel died
         raise UserError(f"{executed}: the notebook's process ended early ({' '.join(str(error).split())})") from error
     _forget_paths(executed)
+
+
+def _verbatim(path: Path) -> str:
+    """What papermill, which fills parameters into paths, takes as this path."""
+    return str(path).replace("{", "{{").replace("}", "}}")
 
 
 def _forget_paths(executed: Path) -> None:

@@ -14,7 +14,7 @@ Curve = tuple[str, list[Point]]
 
 def by_budget(points: list[Point]) -> list[Curve]:
     """Lines against the node budget, with their names. An arm of another name is the same strategy with another budget."""
-    lines = _alike(points, lambda run, name: [{**run.arms[name], "name": None, "budget": None}, run.batch])
+    lines = _alike(points, lambda run, name: [{**run.arms[name], "name": None, "budget": None}, run.batch, run.load])
     return [(_named(line, line[0][0].plugin(line[0][1])), line) for line in lines]
 
 

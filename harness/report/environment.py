@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from typing import Any
 
 import pandas as pd
@@ -127,4 +128,5 @@ def _repeat(git: dict[str, Any], command: str | None, heading: str) -> list[str]
 
 def report_command(subject: Subject) -> str:
     """What makes this report from the folders that it was made from."""
-    return " ".join(["python -m harness.report", *(folder.name for folder in subject.given)])
+    where = ["--output", "FOLDER"] if len(subject.given) > 1 else []
+    return shlex.join(["python", "-m", "harness.report", *(folder.name for folder in subject.given), *where])

@@ -13,6 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from harness import metrics
 from harness.report import curves
 from harness.report.subject import Reported, Subject
 from harness.report.tables import PHASES
@@ -165,7 +166,7 @@ def latencies(subject: Subject) -> Figure | None:
     drawn = False
     for run, name in _lines(subject):
         requests = run.requests(name)
-        tpot = [(d.end_s - d.ttft_s) / (len(d.tokens) - 1) for d in requests if len(d.tokens) > 1]
+        tpot = [seconds for seconds in map(metrics.tpot_s, requests) if seconds is not None]
         for axes, values in zip(panels, (tpot, [d.ttft_s for d in requests])):
             if values:
                 drawn = True
@@ -209,7 +210,7 @@ def round_times(subject: Subject) -> Figure | None:
 
 def budgets(subject: Subject) -> Figure | None:
     """Acceptance length and speedup (speed where there is none) against node budget; ``None`` with fewer than two."""
-    points = [(run, name) for run, name in _lines(subject) if run.budget(name) is not None]
+    points = [(run, name) for run, name in _lines(subject) if run.budget(name) is not None and run.figures[name]["acceptance_length"]]
     if len({run.budget(name) for run, name in points}) < 2:
         return None
     figure, (accepted, speed) = canvas(3.4, columns=2)

@@ -55,7 +55,7 @@ def _divergence_row(name: str, found: dict[str, Any]) -> dict[str, str]:
         "prompt": found["prompt"],
         "turn": f"{found['turn'] + 1}",
         "repetition": f"{found['repetition'] + 1}",
-        "first differing token": f"{found['index']}",
+        "first differing token": number(found["index"], 0),
         "best minus second logit": number(found["margin"], 3),
     }
 

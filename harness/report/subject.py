@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
 from harness.errors import UserError, kind_and_line
 from harness.losslessness import Setting, losslessness
-from harness.resume import check_config, command, read_config
-from harness.store import CONTROL, Cell, Store, holds
+from harness.opened import Opened, open_run
+from harness.resume import argument, command
+from harness.store import CONTROL, Cell
 from harness.summary import summarise
 from harness.sweep.store import Sweep, is_sweep
-from harness.whole import check_whole
 
 # Okabe and Ito's colours, told apart by most colour-blind readers; grey is the baseline's.
 GREY = "#5b6470"
@@ -53,6 +51,12 @@ class Reported:
         return "{} on {}, suite {}".format(*names)
 
     @property
+    def load(self) -> str | None:
+        """How conversations followed one another, ``None`` where each request ran alone."""
+        concurrency, rate = (self.config["measure"].get(key) for key in ("concurrency", "rate"))
+        return f"{concurrency} at a time" if concurrency else f"{rate:g} a second" if rate else None
+
+    @property
     def greedy(self) -> bool:
         return self.config["sampling"]["temperature"] == 0
 
@@ -60,10 +64,6 @@ class Reported:
     def batch(self) -> int:
         """The requests that were to be decoded together, 1 for a run of an older version too."""
         return self.config["measure"].get("batch", 1)
-
-    @property
-    def under_load(self) -> bool:
-        return bool(self.config["measure"].get("concurrency") or self.config["measure"].get("rate"))
 
     def budget(self, strategy: str) -> int | None:
         """The node budget that a strategy was configured with, ``None`` for one that has none, or another every round."""
@@ -115,15 +115,11 @@ class Subject:
 
     def name(self, run: Reported, strategy: str) -> str:
         """What a row or a line is called: the strategy, and its run's letter where there are several."""
-        return _joined(run.letter, strategy) if self.several else strategy
+        return f"{run.letter}\u00a0·\u00a0{strategy}" if self.several else strategy
 
     def full_name(self, run: Reported, strategy: str) -> str:
-        """The same with what sets a sweep's job apart, where there is room for it."""
-        return _joined(run.letter, run.job, strategy) if self.several else strategy
-
-
-def _joined(*parts: str) -> str:
-    return "\u00a0·\u00a0".join(filter(None, parts))
+        """The same with what sets a sweep's job apart, where there is room for it; a line may break behind that."""
+        return f"{run.letter}\u00a0·\u00a0{run.job}\u00a0· {strategy}" if self.several and run.job else self.name(run, strategy)
 
 
 def read(folders: Sequence[str]) -> Subject:
@@ -155,33 +151,15 @@ def _letter(number: int) -> str:
 
 
 def _read(folder: Path, job: str, letter: str) -> Reported:
-    if not folder.is_dir():
-        raise UserError(f"{folder}: is no folder; give a run's folder, such as results/runs/20260131-120000-...")
-    if not holds(folder, "config.yaml"):
-        raise UserError(f"{folder}: is no run's folder: it holds no config.yaml")
-    store = Store(folder)
-    config = read_config(folder / "config.yaml")
-    environment = store.read_json("environment.json")
-    if environment is None:
-        raise UserError(f"{folder}: holds no environment.json, so its run was killed before it measured anything")
-    check_config(folder, environment)
-    cells = tuple(store.cells())
-    if not any(cell.decoded for cell in cells):
-        reasons = {f"{cell.failure.kind}: {cell.failure.message}" for cell in cells if cell.failure}
-        why = f"all {len(cells)} failed, the first with {min(reasons)}" if reasons else "there are no cells"
-        raise UserError(f"{folder}: nothing was measured ({why}); finish it with resume={folder}, or run anew")
-    plain = _plain(config, folder)
+    run = open_run(folder)
+    if not any(cell.decoded for cell in run.cells):
+        failed = [cell.failure for cell in run.cells if cell.failure]
+        why = f"all {len(failed)} failed, the first with {failed[0].kind}: {failed[0].message}" if failed else "there are no cells"
+        raise UserError(f"{folder}: nothing was measured ({why}); finish it with {argument(folder)}, or run anew")
     try:
-        return _reported(letter, job, store, plain, environment, cells)
+        return _reported(letter, job, run)
     except (KeyError, TypeError, AttributeError, ValueError) as error:  # an older version's folder, or an edited one
         raise UserError(f"{folder}: is not what this version writes ({kind_and_line(error)}); measure again") from error
-
-
-def _plain(config: DictConfig, folder: Path) -> dict[str, Any]:
-    try:
-        return OmegaConf.to_container(config, resolve=True)
-    except Exception as error:
-        raise UserError(f"{folder / 'config.yaml'}: is damaged ({' '.join(str(error).split())[:120]})") from error
 
 
 def _arms(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -190,30 +168,30 @@ def _arms(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {**{n: arm for n, arm in config["arms"].items() if n != interest["name"]}, interest["name"]: interest}
 
 
-def _reported(letter: str, job: str, store: Store, config: dict, environment: dict, cells: tuple[Cell, ...]) -> Reported:
-    arms, measure = list(_arms(config)), config["measure"]
-    summary = store.read_json("summary.json")
-    check_whole(store, cells, summary)
+def _reported(letter: str, job: str, run: Opened) -> Reported:
+    arms, measure, summary = list(_arms(run.config)), run.config["measure"], run.summary or {}
+    under_load = measure.get("concurrency") or measure.get("rate")
+    blocks = list(run.store.blocks()) if under_load else None
     return Reported(
         letter=letter,
         job=job,
-        folder=store.folder,
-        config=config,
-        environment=environment,
-        cells=cells,
-        figures=summarise(cells, arms, measure["baseline"], measure["seed"], environment["engine"]),
-        lossless=(summary or {}).get("losslessness") or _lossless(store, config, environment, cells),
-        ended=summary is not None,
-        interrupted=bool((summary or {}).get("interrupted")),
+        folder=run.store.folder,
+        config=run.config,
+        environment=run.environment,
+        cells=run.cells,
+        figures=summarise(run.cells, arms, measure["baseline"], measure["seed"], run.environment["engine"], blocks),
+        lossless=summary.get("losslessness") or _lossless(run),
+        ended=run.summary is not None,
+        interrupted=bool(summary.get("interrupted")),
     )
 
 
-def _lossless(store: Store, config: dict, environment: dict, cells: tuple[Cell, ...]) -> dict[str, Any] | None:
+def _lossless(run: Opened) -> dict[str, Any] | None:
     """For a run that was killed before its end: everything but the margins, which need the model."""
-    baseline = config["measure"]["baseline"]
+    baseline = run.config["measure"]["baseline"]
     if baseline is None:
         return None
-    dtype = str(environment["engine"].get("dtype", "unknown dtype")).removeprefix("torch.")
-    greedy = config["sampling"]["temperature"] == 0
-    setting = Setting(baseline, list(_arms(config)), dtype, greedy, config["measure"]["repetitions"])
-    return losslessness(cells, list(store.cells(CONTROL)), setting).to_json()
+    dtype = str(run.environment["engine"].get("dtype", "unknown dtype")).removeprefix("torch.")
+    greedy = run.config["sampling"]["temperature"] == 0
+    setting = Setting(baseline, list(_arms(run.config)), dtype, greedy, run.config["measure"]["repetitions"])
+    return losslessness(run.cells, list(run.store.cells(CONTROL)), setting).to_json()

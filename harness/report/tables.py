@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from harness.report.subject import Reported, Subject
-from harness.table import COLUMNS, interval
+from harness.table import COLUMNS, LOAD_COLUMNS, Column, Figures, interval
 
 NONE = "–"
 
@@ -49,14 +50,26 @@ def headline(subject: Subject) -> pd.DataFrame:
     rows = []
     for run in subject.runs:
         for name, figures in run.figures.items():
-            cells = {f"{column.title} {column.unit}".strip(): column.cell(figures) for column in COLUMNS}
-            rows.append({"strategy": subject.full_name(run, name), **cells})
+            rows.append({"strategy": subject.full_name(run, name), **_texts(COLUMNS, figures)})
     return pd.DataFrame(rows)
 
 
-def meanings() -> pd.DataFrame:
-    """What each of the headline's columns means."""
-    return pd.DataFrame([{"column": column.title, "meaning": column.meaning} for column in COLUMNS])
+def load(subject: Subject) -> pd.DataFrame:
+    """The terminal's second table, a row for each strategy of each run under load; empty where there is none."""
+    rows = []
+    for run in subject.runs:
+        for name, figures in run.figures.items() if run.load else ():
+            rows.append({"strategy": subject.full_name(run, name), "conversations": run.load, **_texts(LOAD_COLUMNS, figures)})
+    return pd.DataFrame(rows)
+
+
+def load_meanings() -> str:
+    """What each of the load's columns means, for under the table."""
+    return ". ".join(f"{column.title[0].upper()}{column.title[1:]}: {column.meaning}" for column in LOAD_COLUMNS) + "."
+
+
+def _texts(columns: Sequence[Column], figures: Figures) -> dict[str, str]:
+    return {f"{column.title} {column.unit}".strip(): column.cell(figures) for column in columns}
 
 
 def speedups(subject: Subject) -> pd.DataFrame:

@@ -44,7 +44,7 @@ def _gaps(run: Reported) -> Iterator[tuple[str, str]]:
     yield from _missing_cells(run)
     yield from _machine(run)
     yield from _comparisons(run)
-    if run.batch == 1 and not run.under_load:
+    if run.batch == 1 and not run.load:
         yield "several requests at a time", "every request ran alone; in a batch or under load drafts compete for the same compute"
     cut = [cell.decoded.finish_reason == "length" for cell in run.cells if cell.decoded]
     if any(cut):

@@ -33,8 +33,8 @@ def _fastest(title: str, runs: list[Reported]) -> str:
     if not compared:
         return f"{said}no speedup could be computed."
     speedup, run, name = max(compared, key=lambda found: found[0][0])
-    tokens, job = run.figures[name]["acceptance_length"], f" ({run.job})" if run.job else ""
-    return f"{said}fastest is {name} of run {run.letter}{job}, {interval(speedup)} the baseline's speed, {tokens:.2f} tokens a round."
+    job = f" ({run.job})" if run.job else ""
+    return f"{said}fastest is {name} of run {run.letter}{job}, {interval(speedup)} the baseline's speed{_accepted(run, name)}."
 
 
 def _gist(run: Reported) -> str:
@@ -50,8 +50,13 @@ def _gist(run: Reported) -> str:
     best = max(compared, key=lambda name: compared[name][0])
     value, low, high = compared[best]
     sure = "" if low is None or low > 1 else " The interval includes 1: on these prompts it may be no faster at all."
-    tokens = run.figures[best]["acceptance_length"]
-    return f"{asked} Fastest: {best}, {interval(compared[best])} the baseline's speed, {tokens:.2f} tokens a round.{sure}"
+    return f"{asked} Fastest: {best}, {interval(compared[best])} the baseline's speed{_accepted(run, best)}.{sure}"
+
+
+def _accepted(run: Reported, name: str) -> str:
+    """Nothing where nobody counted rounds."""
+    tokens = run.figures[name]["acceptance_length"]
+    return "" if tokens is None else f", {tokens:.2f} tokens a round"
 
 
 def _count(number: int, what: str) -> str:

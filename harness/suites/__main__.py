@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 
+from harness.arguments import Parser
 from harness.errors import UserError
+from harness.pipe import ends_with_its_reader
 from harness.suites.catalogue import FETCHABLE, HUB_SUITES
 from harness.suites.fetch import fetch, fetch_hub
 from harness.suites.overview import LIST_COLUMNS, VERIFY_COLUMNS, catalogue, listed, print_table, verified
@@ -19,16 +20,13 @@ DONE, WRONG_FILES, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; the exit status is what is returned."""
-    options = _parser().parse_args(arguments)
-    root = suites_folder(options.root)
     try:
-        return options.command(options, root)
+        with ends_with_its_reader():
+            options = _parser().parse_args(arguments)
+            return options.command(options, suites_folder(options.root))
     except KeyboardInterrupt:
         print("interrupted; nothing unfinished was stored", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
     except UserError as error:
         return _refuse(error)
 
@@ -44,6 +42,8 @@ def _list(options: argparse.Namespace, root: Path) -> int:
 
 
 def _verify(options: argparse.Namespace, root: Path) -> int:
+    if options.root is not None and not root.is_dir():
+        raise UserError(f"--root {options.root}: there is no such folder, so nothing in it can be right")
     entries = list(verified(root))
     if options.json:
         _print_json(entries)
@@ -85,7 +85,7 @@ def _refuse(error: UserError) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m harness.suites", description=__doc__.partition(": ")[2])
+    parser = Parser(prog="python -m harness.suites", description=__doc__.partition(": ")[2])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     folder = argparse.ArgumentParser(add_help=False)
     folder.add_argument("--root", metavar="DIR", help="folder of the files; default: suites/ in the cache folder")

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.errors import UserError
+from harness import typed
+from harness.errors import UserError, kind_and_line
 
 _REVISION = re.compile(r"[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)*")
 
@@ -80,10 +81,12 @@ def agree(root: Path, seen: Seen) -> None:
 
 def _read(path: Path) -> Seen:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return Seen(**{**data, "files": tuple(data["files"])})
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path}: not a readable record ({type(error).__name__}); remove it to start anew") from error
+        found = typed.record(Seen, json.loads(path.read_text(encoding="utf-8")))
+        if not found.files or path.name != f"{stem(found.name, found.revision)}.json":
+            raise ValueError(f"of {found.name} at revision {found.revision}, with {len(found.files)} files")
+        return found
+    except (OSError, ValueError, UserError) as error:
+        raise UserError(f"{path}: not a readable record ({kind_and_line(error)}); remove it to start anew") from error
 
 
 def _write(path: Path, seen: Seen) -> None:

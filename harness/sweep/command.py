@@ -96,8 +96,8 @@ def _run(sweep: Sweep, job: Job, lock: int | None) -> tuple[Ended, bool]:
         root = QuotedString(str(folder), Quote.single).with_quotes()
         arguments = [*job.overrides, f"measure.root={root}"]
     found = process.run([*sweep.flags, *arguments, "hydra.mode=RUN"], folder, lock, lambda line: _say(f"  {line}"))
-    status = DONE if found.status == 0 else INTERRUPTED if found.interrupted else FAILED
     run = sweep.run_of(job)
+    status = DONE if found.status == 0 and run and _end_of(run) else INTERRUPTED if found.interrupted else FAILED
     reason = None if status == DONE else _reason(found, run)
     where = str(run.relative_to(sweep.folder)) if run else None
     return Ended(job.number, status, found.status, round(found.seconds, 1), where, reason), found.interrupted
@@ -105,12 +105,17 @@ def _run(sweep: Sweep, job: Job, lock: int | None) -> tuple[Ended, bool]:
 
 def _in_vain(run: Path) -> bool:
     """Whether a run went to its end without one answer: then it is measured anew, since its failures would stay."""
+    summary = _end_of(run)
+    return summary is not None and all(figures["cells"] == figures["failed"] for figures in summary["strategies"].values())
+
+
+def _end_of(run: Path) -> dict[str, Any] | None:
+    """The summary of a run that went to its end, ``None`` for any other."""
     try:
         summary = Store(run).read_json(SUMMARY)
     except UserError:
-        return False
-    ended = summary is not None and not summary["interrupted"]
-    return ended and all(figures["cells"] == figures["failed"] for figures in summary["strategies"].values())
+        return None
+    return None if summary is None or summary["interrupted"] else summary
 
 
 def _reason(found: process.Outcome, run: Path | None) -> str:
@@ -121,6 +126,10 @@ def _reason(found: process.Outcome, run: Path | None) -> str:
     if run and _in_vain(run):
         failures = [cell.failure for cell in Store(run).cells() if cell.failure]
         return f"no cell could be measured ({failures[0].kind}: {failures[0].message})" if failures else "no cell was measured"
+    if found.status == 0:
+        return f"exit status 0, but its run did not {'end' if run else 'begin'}"
+    if found.status == interrupt.STATUS:
+        return "interrupted, and not by this sweep"
     return found.last.removeprefix("harness: ") or f"exit status {found.status}"
 
 

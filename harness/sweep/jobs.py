@@ -45,6 +45,8 @@ def jobs_of(overrides: Sequence[Override]) -> list[Job]:
         if override.is_sweep_override() and not override.is_discrete_sweep():
             raise UserError(f"{line}: has no values to go through; give them with commas between, or range(FIRST,END,STEP)")
         several = [f"{key}={value}" for value in override.sweep_string_iterator()] if override.is_sweep_override() else [line]
+        if not several:  # a glob, which names choices of a group
+            raise UserError(f"{line}: fits no choice of {key}; glob(...) takes those of a group, see python -m harness --help")
         values[key] = several
     swept = {key for key, several in values.items() if len(several) > 1}
     combinations = itertools.product(*([(key, value) for value in several] for key, several in values.items()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from typing import TextIO
 # Where compilers keep on disk what they made: an empty folder for each job, so that none starts from another's.
 COMPILE_CACHES = ("CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "VLLM_CACHE_ROOT")
 PATIENCE_S = 5
+
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,11 @@ def _end_group(leader: int) -> None:
         pass
 
 
+def _plain(line: str) -> str:
+    """Without a terminal's colours and what else cannot be printed."""
+    return " ".join("".join(c if c.isprintable() else " " for c in _COLOUR.sub("", line)).split())
+
+
 class _Log(threading.Thread):
     """Reads a stream to its end, so that its writer never waits."""
 
@@ -79,7 +87,7 @@ class _Log(threading.Thread):
     def run(self) -> None:
         with open(self._path, "a") as file:
             for line in self._stream:
-                self.last = line.strip() or self.last
+                self.last = _plain(line) or self.last
                 try:
                     file.write(line)
                     file.flush()

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from harness import lines
+from harness import lines, typed
 from harness.errors import UserError
 from harness.store import Store, holds
 from harness.sweep.jobs import Job
@@ -69,9 +69,12 @@ class Sweep:
     def ended(self) -> dict[int, Ended]:
         """How each job ended the last time, by its number."""
         try:
-            return {line["job"]: Ended(**line) for line in lines.read(self.folder / ENDED)}
-        except (KeyError, TypeError) as error:
+            found = {ended.job: ended for ended in (typed.record(Ended, line) for line in lines.read(self.folder / ENDED))}
+        except ValueError as error:
             raise UserError(f"{self.folder / ENDED}: is not what this version writes ({error}); sweep anew") from error
+        if strangers := found.keys() - {job.number for job in self.jobs}:
+            raise UserError(f"{self.folder / ENDED}: job {min(strangers)} is none of this sweep's; it is another sweep's file")
+        return found
 
     def done(self) -> Iterator[tuple[Job, Path]]:
         """The jobs that are done, with the folders of their runs; one whose folder was deleted is not."""
