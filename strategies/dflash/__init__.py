@@ -15,11 +15,11 @@ def build(target: TargetView, name: str, drafter: str) -> ChainProposer:
 
 
 def vllm_arguments(target: Path, device: str, name: str, drafter: str) -> dict:
-    """vLLM's own DFlash, on the same checkpoint."""
+    """vLLM's own DFlash, on the same checkpoint, with known faults of some versions put right."""
     from strategies.dflash.checkpoint import find_drafter
 
     folder, config = find_drafter(drafter, target)
-    arguments = {"speculative_config": {"method": "dflash", "model": str(folder), "num_speculative_tokens": config.block_size - 1}}
-    if device == "cpu":
-        arguments["worker_cls"] = "strategies.dflash.vllm_worker.DFlashCPUWorker"
-    return arguments
+    return {
+        "speculative_config": {"method": "dflash", "model": str(folder), "num_speculative_tokens": config.block_size - 1},
+        "worker_cls": "strategies.dflash.vllm_worker.DFlashWorker",
+    }

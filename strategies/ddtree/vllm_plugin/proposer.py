@@ -17,13 +17,6 @@ class SlotProposer(DFlashProposer):
         self.slots = slots
         self.slot_logits: Tensor | None = None
 
-    def load_model(self, target_model) -> None:
-        super().load_model(target_model)
-        if self.device.type == "cpu":
-            from strategies.dflash.vllm_worker import repair_key_norms
-
-            repair_key_norms(self.model.model)
-
     def propose(self, *args, **kwargs) -> Tensor:
         if "num_speculative_tokens" in kwargs:
             kwargs["num_speculative_tokens"] = self.slots

@@ -19,6 +19,7 @@ from strategies.ddtree.vllm_plugin.choosing import Choices, Uniforms
 from strategies.ddtree.vllm_plugin.plan import Grown, Step, Verified
 from strategies.ddtree.vllm_plugin.proposer import SlotProposer
 from strategies.ddtree.vllm_plugin.refusals import needs_chain, refuse_layers
+from strategies.dflash.vllm_worker import repair_key_norms, repair_taps
 
 _log = logging.getLogger("vllm.ddtree")
 
@@ -46,7 +47,9 @@ class TreeRunner:
         self.chained_requests = 0
 
     def load_model(self, *args, **kwargs) -> None:
+        repair_taps(self)
         super().load_model(*args, **kwargs)
+        repair_key_norms(self.drafter)
         layers = self.compilation_config.static_forward_context
         own = self.drafter._draft_attn_layer_names
         self._target_layers = {name: layer for name, layer in layers.items() if name not in own and hasattr(layer, "impl")}
