@@ -216,6 +216,16 @@ def test_a_finished_sweep_is_shown_again_and_nothing_is_written(tmp_path):
     assert refused.status == 2 and refused.err.startswith("harness: suite.limit=2: cannot be given with resume=")
     shutil.rmtree(folder / "jobs" / "2")
     assert [job.number for job, _ in Sweep.open(folder).done()] == [1], "whose folder is deleted is to be measured anew"
+    told = unmeasured.unmeasured(read([str(folder)])).set_index("not measured")["why"]
+    assert told["job 2 of a sweep, suite.limit=2"].startswith("not begun")
+
+
+def test_a_sweep_over_loads_has_their_table(tmp_path):
+    busy = ["engine._target_=test_under_load.BusyEngine", *SMALL[1:]]
+    called = call(tmp_path, *busy, "-m", "measure.concurrency=null,2")
+    assert called.status == 0, called.err
+    for text in (called.out, (tmp_path / called.last["sweep"] / "table.md").read_text()):
+        assert "Under load" in text and "in flight" in text and "2 concurrency=2 ddtree" in text
 
 
 def cells_of(folder: Path, job: int) -> int:

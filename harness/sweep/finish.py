@@ -17,11 +17,10 @@ from harness.store import SUMMARY, TABLE, Store, finite
 from harness.summary import headline
 from harness.sweep.jobs import Job
 from harness.sweep.store import Sweep
-from harness.table import BATCH_COLUMNS, COLUMNS, Second, markdown, meanings, terminal_table
+from harness.table import BATCH_COLUMNS, COLUMNS, LOAD_COLUMNS, Second, markdown, meanings, terminal_table
 
 ALL_DONE, SOME_FAILED, STOPPED = 0, 1, 130
 PLOTS = {"speedups.png": figures.speedups, "budgets.png": figures.budgets, "batches.png": batches.figure}
-IN_BATCHES = Second("In batches of requests", BATCH_COLUMNS)
 
 
 def finish(sweep: Sweep, interrupted: bool, write: bool) -> int:
@@ -32,7 +31,7 @@ def finish(sweep: Sweep, interrupted: bool, write: bool) -> int:
     rows = {name: found for job, run in runs.items() for name, found in _rows(job, run)}
     title = f"{words.title(subject) if len(runs) == 1 or _one_title(subject) else 'Sweep'}: {len(jobs)} of {len(sweep.jobs)} jobs"
     notes = [*batches.sentences(subject), *_notes(sweep, subject), *_way_on(sweep, len(jobs))]
-    second = IN_BATCHES if any(run.batch > 1 for run in subject.runs) else None
+    second = _second(subject)
     if jobs and write:
         sweep.store.write_text(TABLE, markdown(rows, title, notes, first="job", second=second))
         for name, draw in PLOTS.items():
@@ -50,6 +49,12 @@ def _rows(job: Job, run: Reported) -> list[tuple[str, Mapping[str, Any]]]:
     """Every strategy with its figures, the baseline's only where it is alone."""
     shown = [name for name in run.figures if name != run.baseline] or list(run.figures)
     return [(" ".join(filter(None, (str(job.number), job.name, name))), batches.of(run, name)) for name in shown]
+
+
+def _second(subject: Subject) -> Second | None:
+    if any(run.batch > 1 for run in subject.runs):
+        return Second("In batches of requests", BATCH_COLUMNS)
+    return Second("Under load", LOAD_COLUMNS) if any(run.load for run in subject.runs) else None
 
 
 def _one_title(subject: Subject) -> bool:

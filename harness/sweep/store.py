@@ -67,22 +67,25 @@ class Sweep:
         lines.repair(self.folder / ENDED)
 
     def ended(self) -> dict[int, Ended]:
-        """How each job ended the last time, by its number."""
+        """How each job ended the last time, by its number; one that is done and whose run's folder was deleted did not."""
         try:
             found = {ended.job: ended for ended in (typed.record(Ended, line) for line in lines.read(self.folder / ENDED))}
         except ValueError as error:
             raise UserError(f"{self.folder / ENDED}: is not what this version writes ({error}); sweep anew") from error
         if strangers := found.keys() - {job.number for job in self.jobs}:
             raise UserError(f"{self.folder / ENDED}: job {min(strangers)} is none of this sweep's; it is another sweep's file")
-        return found
+        return {job: ended for job, ended in found.items() if ended.status != DONE or self._run(ended).is_dir()}
 
     def done(self) -> Iterator[tuple[Job, Path]]:
-        """The jobs that are done, with the folders of their runs; one whose folder was deleted is not."""
+        """The jobs that are done, with the folders of their runs."""
         ended = self.ended()
         for job in self.jobs:
             found = ended.get(job.number)
-            if found and found.status == DONE and found.run and (self.folder / found.run).is_dir():
-                yield job, self.folder / found.run
+            if found and found.status == DONE:
+                yield job, self._run(found)
+
+    def _run(self, ended: Ended) -> Path:
+        return self.folder / (ended.run or "no run")
 
     def folder_of(self, job: Job) -> Path:
         return self.folder / "jobs" / f"{job.number:0{len(str(len(self.jobs)))}d}"
