@@ -3,7 +3,8 @@
     python -m benchmarks.cpu_baseline [--prompts 8] [--repetitions 2] [--output results/cpu/FILE.json] [KEY=VALUE ...]
 
 Needs an environment with vLLM (docs/vllm.md). Both engines are loaded, one decodes at a time, in an order that turns round from
-prompt to prompt (A B B A), so that a machine's drift hits both alike. Given is the geometric mean over prompts of the ratio of
+prompt to prompt (A B B A), so that a machine's drift hits both alike, and after a pause in which the other's threads, which wait
+busily for their next task, fall asleep. Given is the geometric mean over prompts of the ratio of
 decode speeds, with its 95 % interval, and each engine's median. KEY=VALUE are keys of a run; the engine's own go to vLLM
 (``engine.enforce_eager=false``). The last line on stdout is one JSON object.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from pathlib import Path
 from statistics import median
 
@@ -21,6 +23,7 @@ from benchmarks.stored import ROOT, where
 
 ENGINES = ("torch", "vllm")
 WARM_UP = 2
+PAUSE_S = 0.5
 
 
 def main() -> int:
@@ -89,6 +92,7 @@ def speed(engine, plan, row) -> float:
     from harness.decoding import request_of
     from harness.metrics import tpot_s
 
+    time.sleep(PAUSE_S)
     messages = [{"role": "user", "content": row.turns[0]}]
     return 1 / tpot_s(engine.decode("baseline", request_of(engine, messages, plan.sampling, False)))
 

@@ -20,10 +20,10 @@ def rope_tables(positions: Tensor, inverse_frequencies: Tensor, dtype: torch.dty
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate ``x`` ``[batch, heads, rows, head_dim]``; first half paired with second half (the Hugging Face layout)."""
     turned = x * cos
-    (first, second), (sin, _) = x.chunk(2, dim=-1), sin.chunk(2, dim=-1)
-    turned_first, turned_second = turned.chunk(2, dim=-1)
-    turned_first.addcmul_(second, sin, value=-1)
-    turned_second.addcmul_(first, sin)
+    half = x.shape[-1] // 2
+    (first, second), sin = x.chunk(2, dim=-1), sin.narrow(-1, 0, half)
+    turned.narrow(-1, 0, half).addcmul_(second, sin, value=-1)
+    turned.narrow(-1, half, half).addcmul_(first, sin)
     return turned
 
 
