@@ -1,5 +1,6 @@
 """What several test files share and what takes seconds to make."""
 
+import logging
 import signal
 
 import pytest
@@ -20,6 +21,17 @@ def pytest_pycollect_makemodule(module_path, parent):
     from interpreted import collector
 
     return collector(module_path, parent)
+
+
+@pytest.fixture
+def loggers_as_before():
+    """hydra.verbose=true would have every later command of this process say all that Hydra does."""
+    loggers = [logging.root, *(logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger))]
+    before = [(logger, logger.level, logger.handlers[:], logger.disabled) for logger in loggers]
+    yield
+    for logger, level, handlers, disabled in before:
+        logger.setLevel(level)
+        logger.handlers[:], logger.disabled = handlers, disabled
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ SHORT = ["suite.limit=3", "sampling.max_new_tokens=5"]
 
 
 @pytest.fixture
-def harness(tmp_path, monkeypatch, capsys):
+def harness(tmp_path, monkeypatch, capsys, loggers_as_before):
     """``harness(*arguments)`` gives exit status, stdout and stderr; run folders go under a temporary folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
