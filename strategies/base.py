@@ -89,6 +89,9 @@ class Proposer(ABC):
         Both stay as they are; ``lengths`` counts what was committed.
         """
 
+    def limit(self, rows: int) -> None:
+        """Until told otherwise no tree will be cut to more than ``rows``, one of ``ladder``: more need not be grown."""
+
     def drafting_done(self) -> None:
         """The decode loop puts its clock here: call it in ``propose`` behind the draft's forward pass, where a tree is
         then built from what it gave."""

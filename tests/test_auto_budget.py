@@ -42,7 +42,13 @@ def auto(model, tmp_path_factory):
 
 
 @pytest.fixture
-def any_size(monkeypatch):
+def all_sizes(monkeypatch):
+    """However dear they are here."""
+    monkeypatch.setattr("harness.engines.torch.costs._MOST_TIMES", 1e9)
+
+
+@pytest.fixture
+def any_size(monkeypatch, all_sizes):
     """Sizes picked by chance, so that every one of them comes; what was picked, in order."""
     chance, picked = random.Random(0), []
 
@@ -133,19 +139,25 @@ def test_a_captured_round_is_one_graph_or_a_draft_and_the_verification_of_its_si
 
 
 @torch.inference_mode()
-def test_captured_rounds_go_by_the_costs_of_their_own_graphs(model, auto, graphs):
+def test_captured_rounds_go_by_the_costs_of_their_own_graphs(model, auto, graphs, all_sizes):
     pool = CapturedPool(model)
     asked = [Request((9, 8, 7), (), Sampling(max_new_tokens=30))] * 2
     rounds = pool.of("ddtree", auto, asked)
     ((name, table),) = pool.measured
     assert name == "ddtree" and table.batch == 2 and table == rounds.costs and table.contexts == rounds.size.contexts
-    assert {rows for part, rows in graphs if part == "verify"} == set(table.rows), "what does not pay is never captured"
+    assert {rows for part, rows in graphs if part == "verify"} == set(table.rows) == set(LADDER)
     assert pool.of("ddtree", auto, asked) is rounds and len(pool.measured) == 1
     free = ((1.0,) * len(LADDER),) * len(table.contexts)
     rounds.size.learn(replace(table, rows=LADDER, verify_s=free))
     graphs.clear()
     decode_with(rounds, asked)
     assert {rows for part, rows in graphs if part == "verify"} == {LADDER[-1]}, "free rows are all taken"
+
+
+def test_what_is_too_dear_is_not_captured(model, auto, graphs, monkeypatch):
+    monkeypatch.setattr("harness.engines.torch.costs._MOST_TIMES", 1e-9)
+    rounds = CapturedPool(model).of("ddtree", auto, [Request((9, 8, 7), (), Sampling(max_new_tokens=30))])
+    assert rounds.costs.rows == (4,) and {rows for part, rows in graphs if part == "verify"} == {4, 8}
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def test_a_batch_size_is_measured_once(model, proposer, clock):
 
 def test_longer_requests_add_the_contexts_that_they_reach(model, proposer, clock):
     known = RoundCosts(model)
-    clock.verify = {rows: 1.0 if rows < 64 else 9.0 for rows in LADDER}
+    clock.verify = {rows: 1.0 if rows <= 64 else 9.0 for rows in LADDER}
     near = known.table("ddtree", proposer, asked(1, 20))
     assert near.rows == tuple(rows for rows in LADDER if rows <= 64)
     clock.seen.clear()
@@ -74,19 +74,36 @@ def test_longer_requests_add_the_contexts_that_they_reach(model, proposer, clock
     far = known.table("ddtree", proposer, asked(1, 1500))
     assert far.contexts == (256, 1024, 2000) and far.rows == near.rows
     assert far.draft_s == (0.5, 0.75, 0.75) and far.verify_s[0] == near.verify_s[0]
-    assert far.verify_s[1] == far.verify_s[2] == pytest.approx([1.0 + (rows - 4) / 10 + 1 for rows in near.rows[:-1]] + [16.0])
+    assert far.verify_s[1] == far.verify_s[2] == pytest.approx([1.0 + 1 + 14 * (rows - 4) / 60 for rows in near.rows])
     assert set(clock.seen) == {0, 4, 64}
     measured = [(table.contexts, table.rows) for _, table in known.measured]
     assert measured == [((256,), near.rows), ((1024,), (4, 64)), ((2000,), (4, 64))]
 
 
-def test_sizes_that_cost_twice_the_first_with_room_for_a_path_are_the_last(model, proposer, clock):
-    """Paths have up to 5 rows here, so 8 rows are the first with room. A round of them takes 2, so 16 rows take too long."""
-    clock.draft, clock.verify = 1.0, {rows: rows / 8 for rows in LADDER}
-    clock.verify[4] = 1e-3
-    assert RoundCosts(model).table("ddtree", proposer, asked(1, 20)).rows == (4, 8, 12, 16, 24, 32)
-    clock.verify[12] = 3.1
+def test_the_last_size_costs_a_quarter_more_than_the_first_with_room_for_a_path(model, proposer, clock):
+    """Paths have up to 5 rows here, so 8 rows are the first with room. A round of them takes 10, so 12.5 are the most."""
+    clock.draft, clock.verify = 6.0, {4: 1e-3, 8: 4.0, 12: 4.5, 16: 6.5, 24: 6.6, 32: 6.0, 48: 99.0, 64: 99.0}
+    assert RoundCosts(model).table("ddtree", proposer, asked(1, 20)).rows == (4, 8, 12, 16)
+    assert clock.seen == [size for size in (0, 4, 8, 12, 16, 24, 0) for _ in range(4)], "the draft again, when it grows less"
+    clock.draft = 0.0
     assert RoundCosts(model).table("ddtree", proposer, asked(1, 20)).rows == (4, 8, 12)
+
+
+@torch.inference_mode()
+def test_what_is_too_dear_is_not_grown(model, proposer, clock):
+    def grown(costs):
+        rounds = Rounds(model, proposer, 1, 400, False, costs)
+        rounds.begin([[5, 6, 7]], Sampling(), [0])
+        rounds.step()
+        assert rounds.report[0, 1] + 1 == rounds.size.picked()
+        return rounds._tree.rows
+
+    clock.verify = {rows: 1.0 if rows <= 24 else 9.0 for rows in LADDER}
+    known = RoundCosts(model)
+    short = known.table("ddtree", proposer, asked(1, 20))
+    assert grown(None) == 128 and grown(short) == 24
+    clock.verify = dict.fromkeys(LADDER, 1.0)
+    assert grown(known.table("ddtree", proposer, asked(2, 20))) == 128, "another batch size has a table of its own"
 
 
 def test_what_is_timed_is_a_round_behind_that_context(model, proposer, monkeypatch):

@@ -29,5 +29,8 @@ class TreeProposer(BlockProposer):
         self.max_rows = budget + 1
         self.longest = min(budget, self.slots) + 1
 
+    def limit(self, rows: int) -> None:
+        self.budget = rows - 1
+
     def propose(self, bonus: Tensor, lengths: Tensor) -> DraftTree:
         return DraftTree(*best_first_tree(bonus, self.slot_logits(bonus, lengths), self.budget))

@@ -46,6 +46,7 @@ class Rounds:
         self.size: TreeSize | None = None
         if proposer.ladder:
             self.size = TreeSize(proposer.ladder, costs.contexts if costs else contexts_to(self.reach, self.reach), device)
+            proposer.limit((costs or self.size).rows[-1])
             if costs:
                 self.size.learn(costs)
 
