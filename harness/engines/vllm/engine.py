@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import atexit
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.cache_folder import cache_folder
 from harness.engines.base import room_behind
-from harness.engines.vllm.arguments import engine_arguments, environment
-from harness.engines.vllm.client import EngineCrash, EngineProcess
+from harness.engines.vllm.arguments import Settings, engine_arguments, environment
+from harness.engines.vllm.client import EngineCrash, EngineProcess, close_together, start_together
 from harness.engines.vllm.process import write_request
 from harness.engines.vllm.settings import choose_settings
 from harness.errors import UserError
@@ -62,15 +64,18 @@ class VLLMEngine:
         arguments = {name: engine_arguments(folder, settings, config) for name, config in strategies.items()}
         self._drafters = {name: _drafter(given) for name, given in arguments.items()}
         self._processes = {
-            name: EngineProcess(plain(strategies[name]), given, environment(settings), start_timeout_s, timeout_s)
+            name: EngineProcess(name, plain(strategies[name]), given, variables(name, settings), start_timeout_s, timeout_s)
             for name, given in arguments.items()
         }
         self._peaks: tuple[int, int] | None = None
         atexit.register(self.close)
-        self._start()
+        if settings.device == "cpu":
+            self._start_in_turn()
+        else:
+            self._start_together()
 
-    def _start(self) -> None:
-        """Load every strategy. One that crashes here is tried again by its cells, which then fail by themselves."""
+    def _start_in_turn(self) -> None:
+        """Load one strategy after another. One that crashes is tried again by its cells, which then fail by themselves."""
         crashes = {}
         for name, process in self._processes.items():
             try:
@@ -80,9 +85,18 @@ class VLLMEngine:
         if len(crashes) == len(self._processes):
             raise UserError(f"engine=vllm: no strategy could be loaded; {next(iter(crashes.values()))}; see python -m harness.probe")
 
+    def _start_together(self) -> None:
+        """Load all strategies at once: on a GPU most of a start is compiling, on one core. One that crashes ends the run.
+
+        Every process is told the bytes of its cache, so that none measures free memory while others take theirs.
+        """
+        try:
+            start_together(self._processes.values())
+        except EngineCrash as crash:
+            raise UserError(f"engine=vllm: {crash}; see python -m harness.probe") from crash
+
     def close(self) -> None:
-        for process in self._processes.values():
-            process.close()
+        close_together(self._processes.values())
 
     def render(self, messages: list[dict[str, str]]) -> list[int]:
         return self._tokenizer.render(messages)
@@ -139,6 +153,15 @@ def sizes(folder: Path, itemsize: int) -> dict[str, int]:
         "weight_bytes": itemsize * sum(math.prod(shape) for shape in shapes.values()),
         "cache_bytes_per_token": 2 * config.num_layers * config.num_kv_heads * config.head_dim * itemsize,
     }
+
+
+def variables(name: str, settings: Settings) -> dict[str, str]:
+    """Those of the process of the arm ``name``. On a GPU each keeps what it compiles to itself: all write at the same time."""
+    own = environment(settings)
+    if settings.device != "cpu":
+        root = os.environ.get("VLLM_CACHE_ROOT") or Path(cache_folder()) / "vllm"
+        own["VLLM_CACHE_ROOT"] = str(Path(root) / name)
+    return own
 
 
 def plain(config: Mapping) -> dict[str, Any]:
