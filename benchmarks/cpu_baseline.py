@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 import harness  # noqa: F401  before anything starts threads
-from benchmarks.stored import ROOT, where
+from benchmarks.stored import where
 
 ENGINES = ("torch", "vllm")
 WARM_UP = 2
@@ -27,16 +27,19 @@ PAUSE_S = 0.5
 
 
 def main() -> int:
+    from benchmarks.planned import plan_of
     from harness import stats, suites
+    from harness.run import build_engine
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--repetitions", type=int, default=2)
     parser.add_argument("--output", type=Path)
     arguments, options = parser.parse_known_args()
-    plans = {name: plan_of(name, [option for option in options if name == "vllm" or not option.startswith("engine.")]) for name in ENGINES}
+    own = {name: [option for option in options if name == "vllm" or not option.startswith("engine.")] for name in ENGINES}
+    plans = {name: plan_of(["strategy=baseline", f"engine={name}", *own[name]]) for name in ENGINES}
     rows = suites.load(plans["torch"].suite).rows[: arguments.prompts]
-    engines = {name: engine_of(plan) for name, plan in plans.items()}
+    engines = {name: build_engine(plan) for name, plan in plans.items()}
     try:
         speeds = {name: {row.id: [] for row in rows} for name in ENGINES}
         for _ in range(WARM_UP):
@@ -65,26 +68,6 @@ def main() -> int:
         arguments.output.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps({key: found[key] for key in ("tokens_per_s", "torch / vllm")}))
     return 0
-
-
-def plan_of(engine: str, options: list[str]):
-    from hydra import compose, initialize_config_dir
-    from omegaconf import open_dict
-
-    from harness.schemas import read
-
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = compose("config", ["strategy=baseline", f"engine={engine}", *options])
-    with open_dict(config):
-        config.pop("resume", None)
-    return read(config)
-
-
-def engine_of(plan):
-    from hydra.utils import instantiate
-
-    config = {name: value for name, value in plan.engine.items() if name != "name"}
-    return instantiate(config, model=plan.model, strategies=plan.arms, _recursive_=False)
 
 
 def speed(engine, plan, row) -> float:

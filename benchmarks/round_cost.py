@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
@@ -25,7 +24,7 @@ import harness  # noqa: F401  before anything starts threads
 from benchmarks.stored import where
 from harness.engines.torch.bytes_moved import cache_bytes_per_token, copy_bytes_per_s, weight_bytes
 from harness.engines.torch.captured import CapturedRounds
-from harness.engines.torch.device import pick_device, pick_dtype
+from harness.engines.torch.device import pick_device, pick_dtype, seconds_of
 from harness.engines.torch.engine import target_view
 from harness.engines.torch.rounds import Rounds
 from harness.models.config import ModelConfig, tensor_shapes
@@ -105,27 +104,17 @@ def ready(drafter, view):
 def round_s(model: DenseModel, proposer: Proposer, batch: int, context: int, captured: bool) -> list[float]:
     """Seconds of a round, each the mean of ``ROUNDS`` that follow one another."""
     prompt = torch.randint(model.config.vocab_size, (context,), generator=torch.Generator().manual_seed(0)).tolist()
-    capacity = context + (1 + PIECES) * ROUNDS * proposer.longest + proposer.max_rows + proposer.longest
+    capacity = context + (1 + PIECES) * ROUNDS * proposer.longest + proposer.slack
     sizes = model, proposer, batch, capacity, False
     sampling = Sampling()
     rounds = CapturedRounds(*sizes, sampling=sampling, pool=torch.cuda.graph_pool_handle()) if captured else Rounds(*sizes)
     rounds.begin([prompt] * batch, sampling, [0] * batch)
-    return [timed(rounds) / ROUNDS for _ in range(1 + PIECES)][1:]
 
-
-def timed(rounds: Rounds) -> float:
-    if not rounds.report.is_cuda:
-        begun = time.perf_counter()
+    def piece() -> None:
         for _ in range(ROUNDS):
             rounds.step()
-        return time.perf_counter() - begun
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(ROUNDS):
-        rounds.step()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / 1000
+
+    return [seconds_of(piece, model.embed.weight.device) / ROUNDS for _ in range(1 + PIECES)][1:]
 
 
 def main() -> int:

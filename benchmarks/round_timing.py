@@ -25,26 +25,18 @@ LOOPS = 2000
 
 
 def main() -> int:
-    from hydra import compose, initialize_config_dir
-    from hydra.utils import instantiate
-    from omegaconf import open_dict
-
+    from benchmarks.planned import plan_of
     from harness import stats, suites
     from harness.decoding import request_of
     from harness.metrics import decode_s, mean_round
-    from harness.schemas import read
+    from harness.run import build_engine
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, help="where the JSON goes")
     parser.add_argument("--repetitions", type=int, default=3)
     arguments, options = parser.parse_known_args()
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = compose("config", options or DEFAULT)
-    with open_dict(config):
-        config.pop("resume", None)
-    plan = read(config)
-    engine_config = {name: value for name, value in plan.engine.items() if name != "name"}
-    engine = instantiate(engine_config, model=plan.model, strategies=plan.arms, _recursive_=False)
+    plan = plan_of(options or DEFAULT)
+    engine = build_engine(plan)
     rows = suites.load(plan.suite).rows
     found = {"options": options or DEFAULT, "device": str(engine.device), "strategies": {}}
     for strategy in plan.arms:

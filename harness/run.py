@@ -48,7 +48,7 @@ def run(config: DictConfig) -> int:
     if store is not None and (summary := resume.nothing_left(store, schedule, partial(figures_of, store, plan))):
         print(f"nothing is left to do in {store.folder}", file=sys.stderr)
         return show(store, plan, summary)
-    engine = _build(plan)
+    engine = build_engine(plan)
     said = [check_room(engine, suite.rows, plan.sampling.max_new_tokens)]
     seeds = {"sampling": plan.sampling.seed, "measure": plan.measure.seed}
     about_suite = suite.to_json() | {"history": plan.suite.history}
@@ -74,7 +74,7 @@ def run(config: DictConfig) -> int:
     return finish(store, plan, interrupted, margins, [*unserved, *told, *_remarks(session, changed, finished)])
 
 
-def _build(plan: Plan) -> Engine:
+def build_engine(plan: Plan) -> Engine:
     """The engine, with its target and every strategy loaded: what can be wrong with them is found here."""
     config = plan.engine.copy()
     with open_dict(config):

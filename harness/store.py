@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from harness import lines, typed
 from harness.block import Block
-from harness.errors import UserError, kind_and_line
+from harness.errors import UserError, kind_and_line, one_line
 from harness.records import Decoded
 
 CELLS, CONTROL, SAMPLES, BLOCKS, COSTS = "cells.jsonl", "control.jsonl", "samples.jsonl", "blocks.jsonl", "costs.jsonl"
@@ -140,8 +140,7 @@ class Store:
             try:
                 yield Block.from_json(data)
             except ValueError as error:
-                reason = " ".join(str(error).split())
-                raise UserError(f"{self.folder / BLOCKS}, line {number}: is no block of this version ({reason}); measure again") from error
+                raise UserError(f"{self.folder / BLOCKS}, line {number}: is no block of this version ({one_line(error)}); measure again") from error
 
     def append_costs(self, table: Mapping[str, Any]) -> None:
         lines.append(self.folder / COSTS, table)

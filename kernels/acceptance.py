@@ -51,8 +51,7 @@ def accepted_path(tokens: Tensor, parents: Tensor, depths: Tensor, choice: Choic
 
         return kernel.walk(tokens, parents, choice.at_all(depths), longest)
     paths, bonuses = accept(tokens, parents, choice)
-    path = torch.tensor([[*rows, *range(len(rows), longest)] for rows in paths])
-    return path, torch.tensor([len(rows) for rows in paths]), torch.tensor(bonuses)
+    return *_in_tensors(paths, longest, tokens.device), torch.tensor(bonuses, device=tokens.device)
 
 
 def walk(tokens: Tensor, parents: Tensor, chosen: Tensor, longest: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -65,10 +64,15 @@ def walk(tokens: Tensor, parents: Tensor, chosen: Tensor, longest: int) -> tuple
     """
     choices = chosen.tolist()
     paths, _ = accept(tokens, parents, lambda request, row, depth: choices[request][row])
-    kept = torch.tensor([min(len(path), longest) for path in paths], device=tokens.device)
-    path = torch.tensor([[*path[:longest], *range(len(path), longest)] for path in paths], device=tokens.device)
+    path, kept = _in_tensors(paths, longest, tokens.device)
     bonus = chosen.gather(1, path.gather(1, kept[:, None] - 1)).squeeze(1)
     return path, kept, bonus
+
+
+def _in_tensors(paths: list[list[int]], longest: int, device) -> tuple[Tensor, Tensor]:
+    """Paths cut to ``longest`` rows, ``[batch, longest]``, with i in place i behind their end; and their rows ``[batch]``."""
+    path = torch.tensor([[*rows[:longest], *range(len(rows), longest)] for rows in paths], device=device)
+    return path, torch.tensor([min(len(rows), longest) for rows in paths], device=device)
 
 
 def greedy_rows(logits: Tensor) -> Tensor:

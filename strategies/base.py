@@ -68,6 +68,11 @@ class Proposer(ABC):
     capturable: bool = False
     ladder: tuple[int, ...] = ()
 
+    @property
+    def slack(self) -> int:
+        """Positions behind an answer that the rounds which end it may touch."""
+        return self.max_rows + self.longest
+
     def reset(self, batch: int, capacity: int) -> None:
         """Forget the last requests. ``capacity`` is the most positions that a request can reach, a round's rows included.
 

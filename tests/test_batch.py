@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from fake_engine import FakeEngine, measure
 from test_command import FAKE, SHORT, harness, last_line  # noqa: F401  (a fixture)
-from test_resume import ROWS, same
+from test_resume import ROWS, same, undisturbed_and_killed
 
 import harness as package
-from benchmarks.kill_resume import Trial, without_times
+from benchmarks.kill_resume import without_times
 from harness import measuring
 from harness.decoding import decode_together
 from harness.measuring import WARMUP_PROMPTS, Schedule, warm_up
@@ -192,14 +192,7 @@ def test_a_kill_that_left_a_part_of_a_batch(harness):  # noqa: F811
 
 
 def test_killed_three_times_every_cell_is_there_once(tmp_path):
-    options = ["engine._target_=fake_engine.FakeEngine", "+engine.seconds=0.05", "model=local", "model.path=x",
-               "suite.limit=16", "sampling.max_new_tokens=3", "measure.batch=4"]  # fmt: skip
-    undisturbed = Trial(tmp_path / "whole", options)
-    undisturbed.finish()
-    killed = Trial(tmp_path / "killed", options)
-    for cells in (3, 11, 25):
-        killed.kill_when(lambda folder, cells=cells: (folder / CELLS).exists() and (folder / CELLS).read_bytes().count(b"\n") >= cells)
-    killed.finish()
+    undisturbed, killed = undisturbed_and_killed(tmp_path, "+engine.seconds=0.05", "measure.batch=4")
     assert killed.kills == 3 and same(killed.store().cells()) == same(undisturbed.store().cells())
 
 

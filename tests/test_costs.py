@@ -30,7 +30,7 @@ def clock(monkeypatch):
     class Clock:
         draft, verify, seen = 0.5, {rows: 1.0 for rows in LADDER}, []
 
-        def timed(self, work, on_device):
+        def timed(self, work, device):
             calls, lengths = [], []
             with pytest.MonkeyPatch.context() as patch:
                 verify, draft = Rounds.verify, Rounds.draft
@@ -43,7 +43,7 @@ def clock(monkeypatch):
 
     found = Clock()
     found.seen = []
-    monkeypatch.setattr(costs, "_timed", found.timed)
+    monkeypatch.setattr(costs, "seconds_of", found.timed)
     monkeypatch.setattr(costs, "_ENOUGH_S", 1e9)
     return found
 

@@ -248,16 +248,22 @@ def test_two_processes_do_not_write_into_one_folder(cut):
         second.lock()
 
 
-def test_killed_three_times_every_cell_is_there_once(tmp_path):
-    """kill -9 when some cells are on disk; benchmarks/kill_resume.py does it at random moments and more often."""
-    options = ["engine._target_=fake_engine.FakeEngine", "+engine.seconds=0.02", "model=local", "model.path=x",
-               "suite.limit=16", "sampling.max_new_tokens=3"]  # fmt: skip
+def undisturbed_and_killed(tmp_path, *changes: str) -> tuple[Trial, Trial]:
+    """The same small run of a made-up engine whole, and killed when 3, 11 and 25 cells are on disk."""
+    options = ["engine._target_=fake_engine.FakeEngine", "model=local", "model.path=x",
+               "suite.limit=16", "sampling.max_new_tokens=3", *changes]  # fmt: skip
     undisturbed = Trial(tmp_path / "whole", options)
     undisturbed.finish()
     killed = Trial(tmp_path / "killed", options)
     for cells in (3, 11, 25):
         killed.kill_when(lambda folder, cells=cells: (folder / CELLS).exists() and (folder / CELLS).read_bytes().count(b"\n") >= cells)
     killed.finish()
+    return undisturbed, killed
+
+
+def test_killed_three_times_every_cell_is_there_once(tmp_path):
+    """kill -9 when some cells are on disk; benchmarks/kill_resume.py does it at random moments and more often."""
+    undisturbed, killed = undisturbed_and_killed(tmp_path, "+engine.seconds=0.02")
     assert killed.kills == 3
     keys = Counter(cell.key for cell in killed.store().cells())
     assert keys.keys() == {c.key for c in undisturbed.store().cells()} and set(keys.values()) == {1}

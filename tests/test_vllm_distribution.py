@@ -6,7 +6,7 @@ import pytest
 from test_distribution import FALSE_ALARM, FILTERED, LENGTH, PROMPT, SAMPLES, VOCABULARY, exact, p_value
 from tiny_decoding import loaded, run
 from vllm_runs import ask_child, configuration, needs_vllm, request
-from vllm_tiny import write_drafter, write_model
+from vllm_tiny import write_pair
 
 import strategies.ddtree
 from harness.engines.torch.engine import target_view
@@ -16,10 +16,7 @@ pytestmark = needs_vllm
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tiny")
-    write_model(folder / "target", seed=12, vocab_size=VOCABULARY, context_length=64)
-    write_drafter(folder / "drafter", folder / "target")
-    return folder
+    return write_pair(tmp_path_factory.mktemp("tiny"), seed=12, vocab_size=VOCABULARY, context_length=64)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_decoding import loaded, run
 from vllm_runs import ROOT, ask_child, configuration, needs_vllm
-from vllm_tiny import write_drafter, write_model
+from vllm_tiny import write_pair
 
 import strategies.ddtree
 from harness.engines.torch.bytes_moved import cache_bytes_per_token, weight_bytes
@@ -23,10 +23,7 @@ TIMEOUT_S = 600
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tiny")
-    write_model(folder / "target", vocab_size=16)
-    write_drafter(folder / "drafter", folder / "target")
-    return folder
+    return write_pair(tmp_path_factory.mktemp("tiny"), vocab_size=16)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tiny_models import save_models, write_gguf
-from vllm_tiny import write_drafter, write_model
+from vllm_tiny import write_pair
 
 import strategies.ddtree
 import strategies.dflash
@@ -27,10 +27,7 @@ SETTINGS = Settings("cpu", "float32", 2, 256, 8, 1024, 0.5, 0.5, True)
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tiny")
-    write_model(folder / "target")
-    write_drafter(folder / "drafter", folder / "target")
-    return folder
+    return write_pair(tmp_path_factory.mktemp("tiny"))
 
 
 # attention in two parts

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from vllm_tiny import write_drafter, write_model
+from vllm_tiny import write_pair
 
 from harness.engines.vllm import client, engine
 from harness.engines.vllm.arguments import Settings
@@ -127,10 +127,7 @@ def test_ctrl_c_while_loading_leaves_no_process(program):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tiny")
-    write_model(folder / "target")
-    write_drafter(folder / "drafter", folder / "target")
-    return folder
+    return write_pair(tmp_path_factory.mktemp("tiny"))
 
 
 def build(tiny, monkeypatch, device, **does):

@@ -44,6 +44,13 @@ def write_drafter(folder: Path, target: Path, seed: int = 1, **changes) -> None:
     save_drafter(shaken(new_drafter(drafter_config(loaded(target), **(sizes | changes))), seed), folder)
 
 
+def write_pair(folder: Path, **target) -> Path:
+    """``folder/target`` and ``folder/drafter``, its drafter; ``target`` goes to ``write_model``. Returns ``folder``."""
+    write_model(folder / "target", **target)
+    write_drafter(folder / "drafter", folder / "target")
+    return folder
+
+
 def write_mimo(folder: Path, seed: int = 0) -> None:
     """A random MiMo: Qwen2 layers with biases, and one MTP layer of its own."""
     hidden, heads, kv_heads, head_dim, mlp, vocabulary, layers = 64, 2, 1, 32, 64, 8, 2

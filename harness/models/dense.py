@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from harness.models.config import ModelConfig

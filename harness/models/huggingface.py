@@ -9,7 +9,7 @@ import tokenizers
 import torch
 from safetensors import SafetensorError, safe_open
 
-from harness.errors import UserError
+from harness.errors import UserError, one_line
 from harness.models.config import FAMILIES, ModelConfig, RopeScaling
 from harness.models.tensors import LazyTensors, model_tensors
 from harness.models.tokenizer import ChatTokenizer
@@ -162,8 +162,7 @@ def _tokenizer(folder: Path, end_tokens: tuple[int, ...]) -> ChatTokenizer:
     try:
         backend = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # `tokenizers` raises plain Exception
-        reason = " ".join(str(error).split())
-        raise UserError(f"{file} is not a tokenizer file ({reason}); fetch it again") from error
+        raise UserError(f"{file} is not a tokenizer file ({one_line(error)}); fetch it again") from error
     backend.no_truncation()
     backend.no_padding()
     settings_file, template_file = folder / "tokenizer_config.json", folder / "chat_template.jinja"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from copy import copy
 from statistics import median
 
 import torch
 
+from harness.engines.torch.device import seconds_of
 from harness.engines.torch.rounds import Rounds, needed_capacity
 from harness.engines.torch.tree_size import CostTable, contexts_to
 from harness.models.dense import DenseModel
@@ -36,13 +36,13 @@ class RoundCosts:
 
     def table(self, strategy: str, proposer: Proposer, requests: Sequence[Request]) -> CostTable:
         """Costs of rounds of ``requests``, up to the longest context that one can reach; measured where they are not known."""
-        key, slack = (strategy, len(requests)), proposer.max_rows + proposer.longest
-        reach = needed_capacity(self._model, proposer, requests) - slack
+        key = strategy, len(requests)
+        reach = needed_capacity(self._model, proposer, requests) - proposer.slack
         wanted = contexts_to(reach, self._model.config.context_length)
         known = self._tables.get(key)
         for context in wanted:
             if known is None or context not in known.contexts:
-                rounds = Rounds(self._model, copy(proposer), len(requests), context + slack, round_times=False)
+                rounds = Rounds(self._model, copy(proposer), len(requests), context + proposer.slack, round_times=False)
                 found = measure(rounds, requests[0].sampling, [context], known and sorted({known.rows[0], known.rows[-1]}))
                 self.measured.append((strategy, found))
                 known = self._tables[key] = known.joined(found) if known else found
@@ -94,23 +94,9 @@ def _seconds(rounds: Rounds, context: int, work: Callable[[], None]) -> float:
     found: list[float] = []
     for number in range(1 + _PASSES):
         rounds.cache.lengths.fill_(context)
-        seconds = _timed(work, rounds.cache.lengths.is_cuda)
+        seconds = seconds_of(work, rounds.cache.lengths.device)
         if number:
             found.append(seconds)
         if sum(found) > _ENOUGH_S:
             break
     return median(found)
-
-
-def _timed(work: Callable[[], None], on_device: bool) -> float:
-    if not on_device:
-        begun = time.perf_counter()
-        work()
-        return time.perf_counter() - begun
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    begin.record()
-    work()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / 1000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -41,3 +43,18 @@ def bf16_in_hardware(device: torch.device) -> bool:
     except OSError:
         return False
     return bool(flags & {"avx512_bf16", "amx_bf16", "bf16"})
+
+
+def seconds_of(work: Callable[[], None], device: torch.device) -> float:
+    """How long ``work`` takes on ``device`` [s], by a GPU's own clock once it has nothing else to do."""
+    if device.type != "cuda":
+        begun = time.perf_counter()
+        work()
+        return time.perf_counter() - begun
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize(device)
+    begin.record()
+    work()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1000

@@ -42,7 +42,7 @@ class Rounds:
         self._uniforms = torch.zeros(batch, capacity, dtype=torch.float64, device=device)
         # Of each request: rows kept, nodes, depth and width of its tree, then the tokens that the round gave.
         self.report = torch.zeros(batch, 4 + proposer.longest, dtype=torch.int64, device=device)
-        self.reach = capacity - proposer.max_rows - proposer.longest
+        self.reach = capacity - proposer.slack
         self.size: TreeSize | None = None
         if proposer.ladder:
             self.size = TreeSize(proposer.ladder, costs.contexts if costs else contexts_to(self.reach, self.reach), device)
@@ -141,7 +141,7 @@ def needed_capacity(model: DenseModel, proposer: Proposer, requests: Sequence[Re
     """Positions that the longest of the requests can reach, those that its last rounds may touch behind it included."""
     context = model.config.context_length
     longest = max(min(len(r.prompt_ids) + r.sampling.max_new_tokens, context) for r in requests)
-    return longest + proposer.max_rows + proposer.longest
+    return longest + proposer.slack
 
 
 def uniforms(seed: int, count: int) -> Tensor:
