@@ -3,7 +3,7 @@
 import pytest
 import torch
 from reference_models import generate
-from tiny_decoding import proposers, tiny_config, tiny_target
+from tiny_decoding import proposers, tiny_config, tiny_target, told
 
 from harness.engines.torch import TorchEngine
 from harness.engines.torch.captured import CapturedPool
@@ -14,10 +14,6 @@ from harness.suites import SuiteConfig, load
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 SHIPPED = {"mtp": {"k": 3}, "dflash": {}, "ddtree": {"budget": 31}, "auto": {"budget": "auto"}}
-
-
-def told(decoded):
-    return decoded.tokens, decoded.finish_reason, [(r.proposed, r.depth, r.width, r.accepted, r.emitted) for r in decoded.rounds]
 
 
 def configuration(name: str, **options) -> dict:

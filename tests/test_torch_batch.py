@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from tiny_decoding import Oracle, greedy, proposers, tiny_config, tiny_target
+from tiny_decoding import Oracle, greedy, proposers, tiny_config, tiny_target, told
 
 from harness.engines.torch.decode import decode
 from harness.records import Request, Sampling
@@ -33,10 +33,6 @@ def requests(count: int, **sampling) -> list[Request]:
         ends = tuple(source.sample(range(64), 6)) if number % 3 == 2 else ()
         found.append(Request(prompt, ends, Sampling(max_new_tokens=source.randint(1, 24), seed=number, **sampling)))
     return found
-
-
-def told(decoded):
-    return decoded.tokens, decoded.finish_reason, [(r.proposed, r.depth, r.width, r.accepted, r.emitted) for r in decoded.rounds]
 
 
 @pytest.mark.parametrize("batch", [2, 5, 8])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from interpreted import DEVICE, INTERPRETED
-from tiny_decoding import greedy, proposers, tiny_config, tiny_target
+from tiny_decoding import greedy, proposers, tiny_config, tiny_target, told
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.engines.torch.decode import decode, decode_with
@@ -50,10 +50,6 @@ def requests(**sampling) -> list[Request]:
         Request(prompt, (), Sampling(max_new_tokens=count, seed=number, **sampling), round_times=False)
         for number, (prompt, count) in enumerate([((5, 6, 7, 8, 9), 5), ((1,), 7)])
     ]
-
-
-def told(decoded):
-    return decoded.tokens, decoded.finish_reason, [(r.proposed, r.depth, r.width, r.accepted, r.emitted) for r in decoded.rounds]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

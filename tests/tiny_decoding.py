@@ -96,6 +96,11 @@ def run(model: DenseModel, proposer: Proposer, prompt: Sequence[int], max_new_to
     return decode(model, proposer, [Request(tuple(prompt), tuple(ends), Sampling(max_new_tokens=max_new_tokens, **sampling))])[0]
 
 
+def told(decoded: Decoded) -> tuple:
+    """All of a record but its times: tokens, finish reason, and the counts of every round."""
+    return decoded.tokens, decoded.finish_reason, [(r.proposed, r.depth, r.width, r.accepted, r.emitted) for r in decoded.rounds]
+
+
 @torch.no_grad()
 def causal_logits(model: DenseModel, tokens: Sequence[int]) -> Tensor:
     """``[len(tokens), vocab]`` by one plain pass without a cache."""

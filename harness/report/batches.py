@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from harness import aggregate
-from harness.report import curves, figures
+from harness.report import curves, figures, tables
 from harness.report.subject import Reported, Subject
 from harness.table import BATCH_COLUMNS
 
@@ -25,11 +25,12 @@ def table(subject: Subject) -> pd.DataFrame:
     """A row for each strategy of each run; empty where every request ran alone."""
     if not any(run.batch > 1 for run in subject.runs):
         return pd.DataFrame()
-    rows = [(subject.full_name(run, name), of(run, name)) for run in subject.runs for name in run.figures]
-    return pd.DataFrame([
-        {"strategy": name, **{f"{column.title} {column.unit}".strip(): column.cell(found) for column in BATCH_COLUMNS}}
-        for name, found in rows
-    ])  # fmt: skip
+    rows = (
+        {"strategy": subject.full_name(run, name), **tables.texts(BATCH_COLUMNS, of(run, name))}
+        for run in subject.runs
+        for name in run.figures
+    )
+    return pd.DataFrame(rows)
 
 
 def crossings(subject: Subject) -> list[dict[str, Any]]:

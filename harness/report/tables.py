@@ -50,7 +50,7 @@ def headline(subject: Subject) -> pd.DataFrame:
     rows = []
     for run in subject.runs:
         for name, figures in run.figures.items():
-            rows.append({"strategy": subject.full_name(run, name), **_texts(COLUMNS, figures)})
+            rows.append({"strategy": subject.full_name(run, name), **texts(COLUMNS, figures)})
     return pd.DataFrame(rows)
 
 
@@ -59,7 +59,7 @@ def load(subject: Subject) -> pd.DataFrame:
     rows = []
     for run in subject.runs:
         for name, figures in run.figures.items() if run.load else ():
-            rows.append({"strategy": subject.full_name(run, name), "conversations": run.load, **_texts(LOAD_COLUMNS, figures)})
+            rows.append({"strategy": subject.full_name(run, name), "conversations": run.load, **texts(LOAD_COLUMNS, figures)})
     return pd.DataFrame(rows)
 
 
@@ -68,7 +68,8 @@ def load_meanings() -> str:
     return ". ".join(f"{column.title[0].upper()}{column.title[1:]}: {column.meaning}" for column in LOAD_COLUMNS) + "."
 
 
-def _texts(columns: Sequence[Column], figures: Figures) -> dict[str, str]:
+def texts(columns: Sequence[Column], figures: Figures) -> dict[str, str]:
+    """A strategy's row of a table with these columns, by their titles and units."""
     return {f"{column.title} {column.unit}".strip(): column.cell(figures) for column in columns}
 
 
