@@ -59,15 +59,14 @@ def rule_of_thumb(rows: int, outputs: int, inputs: int, gated: bool) -> Tile:
     if block_m == 1 and inputs % 8 == 0:
         return _one_row(outputs, inputs, gated)
     block_m = max(16, block_m)
-    block_n = {16: 32, 32: 64, 64: 128, 128: 128}[block_m] // (2 if gated and block_m > 16 else 1)
-    while block_n > 16 and outputs < block_n * _PROGRAMS // 4:
-        block_n //= 2
+    block_n = 128 if block_m >= 64 and outputs >= 2048 and not gated else 64
     block_k = 128 if block_m <= 32 and inputs >= 2048 else 64
     programs, steps = -(-outputs // block_n), -(-inputs // block_k)
+    most = 2 * _PROGRAMS if block_m <= 32 else _PROGRAMS
     split = 1
-    while programs * split < _PROGRAMS * 3 // 4 and steps >= 16 * split and split < 8:
+    while 2 * programs * split <= most and steps >= 16 * split and steps % (2 * split) == 0:
         split *= 2
-    return Tile(block_m, block_n, block_k, split, warps=8 if block_m == 128 else 4, stages=4)
+    return Tile(block_m, block_n, block_k, split, warps=8 if block_m == 128 else 4, stages=4 if programs * split > _PROGRAMS else 5)
 
 
 def _one_row(outputs: int, inputs: int, gated: bool) -> Tile:

@@ -15,7 +15,7 @@ from kernels.triton_kernels.launch import (
 
 _FEW = 16  # rows times heads of a group that the last program of a part merges
 _MERGED = 4  # of them, a program of a kernel that merges more
-_MOST_PARTS = 64
+_MOST_PARTS = 32
 
 
 def tree_attention(
