@@ -20,6 +20,7 @@ from itertools import product as all_of
 from pathlib import Path
 
 import torch
+import triton
 
 import harness  # noqa: F401  before anything starts threads
 from benchmarks.graph_time import captured, replay_s
@@ -29,9 +30,8 @@ from benchmarks.stored import where
 from harness.engines.torch.bytes_moved import copy_bytes_per_s
 from kernels.triton_kernels import tiles
 from kernels.triton_kernels.few_rows import product as fused
-from kernels.triton_kernels.tiles import Tile, key, row_class, rule_of_thumb
+from kernels.triton_kernels.tiles import Tile, key, most_stages, row_class, rule_of_thumb
 
-SHARED_BYTES = 227 * 1024
 DTYPE = torch.bfloat16
 TOLERANCE = 2e-2
 REPLAYS = 15
@@ -42,7 +42,11 @@ def candidates(of: Product, rows: int) -> list[Tile]:
     found = [rule_of_thumb(rows, of.outputs, of.inputs, of.gated)]
     if row_class(rows) == 1:
         found += one_row(of)
-    return list(dict.fromkeys([*found, *some_rows(of, max(16, row_class(rows)))]))
+    whole = max(16, row_class(rows))
+    found += some_rows(of, whole)
+    if of.outputs * of.inputs <= tiles._SMALL:
+        found += [cut for block_m in (16, 32, 64) if block_m < whole for cut in some_rows(of, block_m)]
+    return list(dict.fromkeys(found))
 
 
 def one_row(of: Product) -> Iterator[Tile]:
@@ -60,10 +64,8 @@ def some_rows(of: Product, block_m: int) -> Iterator[Tile]:
         wide = block_n * (2 if of.gated else 1)
         if wide * block_m > 128 * 128:  # the sums of a program, in registers
             continue
-        stage = 2 * block_k * (wide + block_m)
-        fixed = 2 * block_k * block_m if of.kind != "add" else 0
-        for share in (1, 2, 3):  # programs that a multiprocessor holds at once
-            stages = min(8, (SHARED_BYTES // share - 2048 - fixed) // stage)
+        for at_once in (1, 2, 3):
+            stages = min(8, most_stages(block_m, block_n, block_k, of.gated, at_once))
             if stages >= 3:
                 yield Tile(block_m, block_n, block_k, split, warps=8 if wide * block_m > 64 * 128 else 4, stages=stages)
 
@@ -133,7 +135,8 @@ def main() -> int:
             if reason:
                 print(f"  {cut}: {reason}", file=sys.stderr)
         torch.cuda.empty_cache()
-        environment = where() | {"gpu": torch.cuda.get_device_name(), "copy_bytes_per_s": copied}
+        environment = {part: said for part, said in where().items() if part != "packages"}
+        environment |= {"triton": triton.__version__, "gpu": torch.cuda.get_device_name(), "copy_bytes_per_s": copied}
         arguments.output.write_text(json.dumps({"environment": environment, "tiles": stored}, indent=1) + "\n")
     print(json.dumps({name: stored[name]["share_of_floor"] for name in wanted}))
     return 0

@@ -122,16 +122,16 @@ def test_a_layer(launched, on_an_h200, shape, rows):
     assert x.shape == (1, rows, hidden) and 7 <= len(launched) <= 8, "one for all layers, the others of each"
 
 
-@pytest.mark.parametrize("rows", [1, 17, 65])
-def test_a_layer_in_fp32(launched, on_an_h200, rows):
+@pytest.mark.parametrize("rows, head_dim", [(1, 64), (17, 64), (65, 64), (65, 128)])
+def test_a_layer_in_fp32(launched, on_an_h200, rows, head_dim):
     from kernels.triton_kernels import few_rows, rotate, tree_attention
 
-    x, cache = torch.empty(2, rows, 576), torch.empty(2, 2, 3, 512, 64)
-    qkv = few_rows.norm_linear(x, torch.empty(576), 1e-6, torch.empty(960, 576))
-    tables, lengths = torch.empty(2, 1, rows, 64), torch.zeros(2, dtype=torch.int64)
+    x, cache = torch.empty(2, rows, 576), torch.empty(2, 2, 3, 512, head_dim)
+    qkv = few_rows.norm_linear(x, torch.empty(576), 1e-6, torch.empty(15 * head_dim, 576))
+    tables, lengths = torch.empty(2, 1, rows, head_dim), torch.zeros(2, dtype=torch.int64)
     queries = rotate.rotate_into(qkv, tables, tables, 9, None, None, 0.0, *cache, lengths)
     bits = torch.zeros(2, rows, -(-rows // 64), dtype=torch.int64)
-    x = few_rows.linear_add(tree_attention.tree_attention(queries, *cache, lengths, bits, 100), torch.empty(576, 576), x)
+    x = few_rows.linear_add(tree_attention.tree_attention(queries, *cache, lengths, bits, 100), torch.empty(576, 9 * head_dim), x)
     assert few_rows.norm_swiglu(x, torch.empty(576), 1e-6, torch.empty(3072, 576)).shape == (2, rows, 1536)
 
 
