@@ -9,17 +9,17 @@ round too. Without a GPU only the references run, at sizes that show that this f
 """
 
 import importlib
-import statistics
 
 import pytest
 import torch
 
+from benchmarks.graph_time import REPLAYS, captured, replay_s
 from kernels import acceptance, cache, masks, tree
 
 pytest.importorskip("pytest_benchmark")
 
 CUDA = torch.cuda.is_available()
-CALLS, REPLAYS = 50, 30
+CALLS = 50
 VOCAB, SLOTS, NODES = (151_936, 15, (16, 64, 512)) if CUDA else (2_000, 3, (16,))
 LAYERS, KV_HEADS, CAPACITY, HEAD_DIM = (36, 8, 4096, 128) if CUDA else (2, 2, 128, 16)
 
@@ -68,30 +68,13 @@ def greedy_case(batch, nodes):
 
 def replayed(function):
     """A replay of ``CALLS`` captured calls, to its end; and the median time of one of them on the device, in µs."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            function()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(CALLS):
-            function()
-    times = []
-    for _ in range(REPLAYS):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1000 / CALLS)
+    graph = captured(function, CALLS)
 
     def replay():
         graph.replay()
         torch.cuda.synchronize()
 
-    return replay, statistics.median(times)
+    return replay, replay_s(graph) / CALLS * 1e6
 
 
 CASES = {

@@ -12,6 +12,10 @@ from kernels.device import on_gpu
 
 def rope_tables(positions: Tensor, inverse_frequencies: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosine and sine, each ``[batch, 1, rows, head_dim]``, for ``positions`` ``[batch, rows]``; computed in fp32."""
+    if on_gpu(positions) and not torch.is_grad_enabled():
+        from kernels.triton_kernels import rope
+
+        return rope.rope_tables(positions, inverse_frequencies, dtype)
     angles = positions[:, None, :, None].float() * inverse_frequencies
     angles = torch.cat([angles, angles], dim=-1)
     return angles.cos().to(dtype), angles.sin().to(dtype)

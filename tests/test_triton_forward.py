@@ -8,7 +8,7 @@ from interpreted import DEVICE
 from torch import nn
 
 from kernels import layers
-from kernels.triton_kernels import few_rows, rotate
+from kernels.triton_kernels import few_rows, rope, rotate
 from kernels.triton_kernels.tiles import MOST_ROWS, Tile, tile
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -47,7 +47,7 @@ def test_products_of_all_sizes(rows, inputs, outputs, dtype):
     compare(rows, inputs, outputs, dtype)
 
 
-@pytest.mark.parametrize("cut", [Tile(1, 4, 64, stages=1), Tile(16, 16, 32), Tile(16, 32, 32, split=3), Tile(32, 16, 64, split=2)])
+@pytest.mark.parametrize("cut", [Tile(1, 4, 64, stages=1), Tile(16, 64, 32), Tile(16, 16, 32, split=3), Tile(32, 128, 64, split=2)])
 def test_every_way_to_cut_a_product(cut):
     rows = 1 if cut.block_m == 1 else cut.block_m + 3
     compare(rows, 200, 40, torch.bfloat16, cut)
@@ -73,6 +73,18 @@ def test_what_suits_the_kernels():
     assert few_rows.suits(torch.empty(2, 64, 16), weight) and not few_rows.suits(torch.empty(1, MOST_ROWS + 1, 16), weight)
     assert not few_rows.suits(torch.empty(1, 1, 16), weight.bfloat16()) and not few_rows.suits(torch.empty(1, 1, 16).half(), weight.half())
     assert tile(1, 4096, 4096, False, torch.bfloat16).block_m == 1 and tile(5, 64, 64, False, torch.float32) == Tile(16, 32, 32, stages=2)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("rows, half", [(1, 32), (7, 12)])
+def test_rope_tables(rows, half, dtype):
+    positions = torch.randint(0, 40_000, (2, rows), device=DEVICE)
+    frequencies = 1e6 ** -torch.linspace(0, 1, half, device=DEVICE)
+    with torch.enable_grad():  # where something learns, the reference
+        wanted = layers.rope_tables(positions, frequencies, dtype)
+    for found, each in zip(rope.rope_tables(positions, frequencies, dtype), wanted, strict=True):
+        assert found.shape == each.shape and found.is_contiguous()
+        close(found, each, dtype)
 
 
 @pytest.mark.parametrize("heads, kv_heads, head_dim, rows", [(4, 2, 16, 5), (9, 3, 64, 1), (2, 1, 128, 9), (3, 3, 24, 3)])

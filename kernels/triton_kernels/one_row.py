@@ -35,6 +35,8 @@ def one_row_kernel(
             up_weights = _weights(weight_ptr, piece, row + N, K)
         if begin == 0:
             wait_for_last(DEPENDENT)
+            if ADD:  # here, so that it comes with x and not after the sums
+                residual = tl.load(residual_ptr + row)
         k = piece[:, None] * 8 + tl.arange(0, 8)[None, :]
         x = tl.load(x_ptr + k, mask=piece[:, None] < K // 8, other=0.0).to(tl.float32)
         if NORM:
@@ -53,5 +55,5 @@ def one_row_kernel(
             up_result = up_result * scale
         result = result * tl.sigmoid(result) * up_result
     if ADD:
-        result += tl.load(residual_ptr + row).to(tl.float32)
+        result += residual.to(tl.float32)
     tl.store(out_ptr + n, result.to(out_ptr.dtype.element_ty), mask=n < N)

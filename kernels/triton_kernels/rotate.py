@@ -54,24 +54,25 @@ def _rotate_kernel(
     written = (row < rows)[:, None] & (dims < HALF)[None, :]
     number = request * rows + row
     source = qkv_ptr + ((number * (HEADS + 2 * KV_HEADS) + head) * (2 * HALF))[:, None] + dims[None, :]
+    angles = (number * (2 * HALF))[:, None] + dims[None, :]  # both halves have the same
+    # All loads at once, also those that a value's head has no use for: one wait for the memory, not one after another.
     first = tl.load(source, mask=written, other=0.0).to(tl.float32)
     second = tl.load(source + HALF, mask=written, other=0.0).to(tl.float32)
+    cos = tl.load(cos_ptr + angles, mask=written, other=0.0).to(tl.float32)
+    sin = tl.load(sin_ptr + angles, mask=written, other=0.0).to(tl.float32)
+    place = tl.load(lengths_ptr + request) + row
     if head < HEADS + KV_HEADS:
         if NORM:
             norm_ptr = q_norm_ptr if head < HEADS else k_norm_ptr
             scale = tl.rsqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / (2 * HALF) + eps)[:, None]
             first = first * scale * tl.load(norm_ptr + dims, mask=dims < HALF, other=0.0).to(tl.float32)[None, :]
             second = second * scale * tl.load(norm_ptr + HALF + dims, mask=dims < HALF, other=0.0).to(tl.float32)[None, :]
-        angles = (number * (2 * HALF))[:, None] + dims[None, :]  # both halves have the same
-        cos = tl.load(cos_ptr + angles, mask=written, other=0.0).to(tl.float32)
-        sin = tl.load(sin_ptr + angles, mask=written, other=0.0).to(tl.float32)
         turned = first * cos - second * sin
         second = second * cos + first * sin
         first = turned
     if head < HEADS:
         target = queries_ptr + (((request * HEADS + head) * rows + row) * (2 * HALF))[:, None] + dims[None, :]
     else:
-        place = tl.load(lengths_ptr + request) + row
         written = written & (place < capacity)[:, None]
         kv_head = (head - HEADS) % KV_HEADS
         cache_ptr = keys_ptr if head < HEADS + KV_HEADS else values_ptr

@@ -1,20 +1,13 @@
-"""The product of up to 128 rows with a weight matrix, and what stands around it: weights stream through shared memory once."""
+"""The product of up to 128 rows with a weight matrix, and what stands around it: weights stream through shared memory once.
+
+Computed as weights x rows, transposed: 64 outputs are the tall side of a warp group's matrix instruction (wgmma), and 16 rows
+are enough for its other side. The norm's products then lie in shared memory, where that instruction wants them.
+"""
 
 import triton
 import triton.language as tl
 
 from kernels.triton_kernels.launch import arrives_last, let_next_start, wait_for_last
-
-
-@triton.jit
-def _prefetch(weight_ptr, n, first_k, K: tl.constexpr, LINES: tl.constexpr):
-    """Ask for the next ``LINES`` cache lines of rows ``n`` of a matrix ``[N, K]``, to lie in L2 when they are loaded."""
-    line: tl.constexpr = 1024 // weight_ptr.dtype.element_ty.primitive_bitwidth
-    k = tl.minimum(first_k + tl.arange(0, LINES) * line, K - 1)
-    places = (weight_ptr + n.to(tl.int64)[:, None] * K + k[None, :]).to(tl.int64, bitcast=True)
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places], dtype=tl.int32, is_pure=False, pack=1
-    )
 
 
 @triton.jit
@@ -24,7 +17,7 @@ def some_rows_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, STEPS: tl.constexpr,
     AHEAD: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """A program for ``BLOCK_M`` rows, ``BLOCK_N`` of the ``N`` outputs and ``STEPS`` blocks of ``K``. x is contiguous.
+    """A program for ``BLOCK_N`` of the ``N`` outputs, ``STEPS`` blocks of ``K`` and ``BLOCK_M`` rows. x is contiguous.
 
     With ``SPLIT`` programs an output, each stores its part and the last to come sums them. ``GATED``: the matrix has 2N rows.
     ``AHEAD`` cache lines of every row of weights are asked for before the kernel before this one has ended.
@@ -32,7 +25,7 @@ def some_rows_kernel(
     let_next_start(DEPENDENT)
     n_tile, part, m_tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n = n_tile * BLOCK_N + tl.arange(0, BLOCK_N)
-    n_row = tl.where(n < N, n, 0)  # loads need no mask then
+    n_row = tl.where(n < N, n, 0).to(tl.int64)  # loads need no mask then
     m = m_tile * BLOCK_M + tl.arange(0, BLOCK_M)
     first_k = part * (STEPS * BLOCK_K)
     if DEPENDENT:
@@ -43,34 +36,25 @@ def some_rows_kernel(
 
     EVEN: tl.constexpr = K == SPLIT * STEPS * BLOCK_K
     x_rows = x_ptr + m.to(tl.int64)[:, None] * K
-    weight_rows = weight_ptr + n_row.to(tl.int64)[None, :] * K
-    up_rows = weight_ptr + (n_row + N).to(tl.int64)[None, :] * K
-    out = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    out = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    up = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     squares = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
     for step in range(STEPS):
         k = first_k + step * BLOCK_K + tl.arange(0, BLOCK_K)
         if EVEN:
             x = tl.load(x_rows + k[None, :], mask=m[:, None] < rows, other=0.0)
-            weights = tl.load(weight_rows + k[:, None], eviction_policy="evict_first")
         else:
             x = tl.load(x_rows + k[None, :], mask=(m[:, None] < rows) & (k[None, :] < K), other=0.0)
-            weights = tl.load(weight_rows + k[:, None], mask=k[:, None] < K, other=0.0, eviction_policy="evict_first")
         if NORM:
             wide = x.to(tl.float32)
             squares += wide * wide
-            if EVEN:
-                norm = tl.load(norm_ptr + k)
-            else:
-                norm = tl.load(norm_ptr + k, mask=k < K, other=0.0)
+            norm = tl.load(norm_ptr + k) if EVEN else tl.load(norm_ptr + k, mask=k < K, other=0.0)
             x = (wide * norm.to(tl.float32)[None, :]).to(x.dtype)
-        out = tl.dot(x, weights, out, input_precision="ieee")
+        weights = _weights(weight_ptr, n_row, k, K, EVEN)
+        out = tl.dot(weights, tl.trans(x), out, input_precision="ieee")
         if GATED:
-            if EVEN:
-                up_weights = tl.load(up_rows + k[:, None], eviction_policy="evict_first")
-            else:
-                up_weights = tl.load(up_rows + k[:, None], mask=k[:, None] < K, other=0.0, eviction_policy="evict_first")
-            up = tl.dot(x, up_weights, up, input_precision="ieee")
+            weights = _weights(weight_ptr, n_row + N, k, K, EVEN)
+            up = tl.dot(weights, tl.trans(x), up, input_precision="ieee")
     square = tl.sum(squares, 1)
 
     if SPLIT == 1:
@@ -79,7 +63,7 @@ def some_rows_kernel(
         FLOATS: tl.constexpr = BLOCK_M * (BLOCK_N * (2 if GATED else 1) + 1)  # of one part: out, up, sums of squares
         tile = m_tile * tl.num_programs(0) + n_tile
         parts_ptr = partial_ptr + tile.to(tl.int64) * (SPLIT * FLOATS)
-        at = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+        at = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
         up_at = BLOCK_M * BLOCK_N + at
         square_at = (FLOATS - BLOCK_M) + tl.arange(0, BLOCK_M)
         own_ptr = parts_ptr + part * FLOATS
@@ -98,6 +82,28 @@ def some_rows_kernel(
 
 
 @triton.jit
+def _prefetch(weight_ptr, n, first_k, K: tl.constexpr, LINES: tl.constexpr):
+    """Ask for the next ``LINES`` cache lines of rows ``n`` of a matrix ``[N, K]``, to lie in L2 when they are loaded."""
+    LINE: tl.constexpr = 1024 // weight_ptr.dtype.element_ty.primitive_bitwidth
+    k = tl.minimum(first_k + tl.arange(0, LINES) * LINE, K - 1)
+    places = (weight_ptr + n[:, None] * K + k[None, :]).to(tl.int64, bitcast=True)
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def _weights(weight_ptr, n, k, K: tl.constexpr, EVEN: tl.constexpr):
+    """Columns ``k`` of rows ``n`` of a matrix ``[N, K]``, each for once."""
+    at = n[:, None] * K + k[None, :]
+    if EVEN:
+        weights = tl.load(weight_ptr + at, eviction_policy="evict_first")
+    else:
+        weights = tl.load(weight_ptr + at, mask=k[None, :] < K, other=0.0, eviction_policy="evict_first")
+    return weights
+
+
+@triton.jit
 def _summed(parts, FLOATS: tl.constexpr, SPLIT: tl.constexpr):
     """The sum over all parts in their order, whoever comes last."""
     total = tl.load(parts, cache_modifier=".cg")
@@ -111,15 +117,15 @@ def _finish(
     out, up, square, residual_ptr, out_ptr, m, n, rows, eps,
     N: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    """Norm, gate or residual of whole sums ``[rows, outputs]``, and the store."""
+    """Norm, gate or residual of whole sums ``[outputs, rows]``, and the store."""
     if NORM:
-        scale = tl.rsqrt(square / K + eps)[:, None]
+        scale = tl.rsqrt(square / K + eps)[None, :]
         out = out * scale
         up = up * scale
     if GATED:
         out = out * tl.sigmoid(out) * up
-    inside = (m < rows)[:, None] & (n < N)[None, :]
-    at = m.to(tl.int64)[:, None] * N + n[None, :]
+    inside = (n < N)[:, None] & (m < rows)[None, :]
+    at = m.to(tl.int64)[None, :] * N + n[:, None]
     if ADD:
         out += tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)

@@ -11,7 +11,9 @@ import torch
 
 MEASURED = Path(__file__).with_name("tiles.json")
 MOST_ROWS = 128
+SHARED_BYTES = 228 * 1024  # of a multiprocessor of an H200; each program takes 1 KiB more than it uses
 _PROGRAMS = 132  # multiprocessors of an H200
+_SMALL = 1 << 21  # weights of a matrix that may be read again for other rows: what counts is that many programs share it
 
 
 @dataclass(frozen=True)
@@ -59,15 +61,24 @@ def rule_of_thumb(rows: int, outputs: int, inputs: int, gated: bool) -> Tile:
     if block_m == 1 and inputs % 8 == 0:
         return _one_row(outputs, inputs, gated)
     block_m = max(16, block_m)
-    block_n = {16: 32, 32: 64, 64: 128, 128: 128}[block_m] // (2 if gated and block_m > 16 else 1)
-    while block_n > 16 and outputs < block_n * _PROGRAMS // 4:
-        block_n //= 2
-    block_k = 128 if block_m <= 32 and inputs >= 2048 else 64
+    block_n = 128 if block_m >= 64 and outputs >= 2048 and not gated else 64
+    block_k = 128 if block_m <= 32 and inputs >= 2048 and not gated else 64
     programs, steps = -(-outputs // block_n), -(-inputs // block_k)
+    while outputs * inputs <= _SMALL and block_m > 16 and 2 * programs <= _PROGRAMS:
+        block_m, programs = block_m // 2, 2 * programs
+    most = 2 * _PROGRAMS if block_m <= 32 else _PROGRAMS
     split = 1
-    while programs * split < _PROGRAMS * 3 // 4 and steps >= 16 * split and split < 8:
+    while 2 * programs * split <= most and steps >= 16 * split and steps % (2 * split) == 0:
         split *= 2
-    return Tile(block_m, block_n, block_k, split, warps=8 if block_m == 128 else 4, stages=4)
+    stages = most_stages(block_m, block_n, block_k, gated, at_once=2 if programs * split > _PROGRAMS else 1)
+    return Tile(block_m, block_n, block_k, split, warps=8 if block_m == 128 else 4, stages=min(6, stages))
+
+
+def most_stages(block_m: int, block_n: int, block_k: int, gated: bool, at_once: int) -> int:
+    """Blocks of operands in bf16 that a program may have under way when a multiprocessor holds ``at_once`` programs."""
+    a_stage = 2 * block_k * (block_n * (2 if gated else 1) + block_m)
+    normed = 2 * block_k * block_m
+    return (SHARED_BYTES // at_once - 1536 - normed) // a_stage
 
 
 def _one_row(outputs: int, inputs: int, gated: bool) -> Tile:

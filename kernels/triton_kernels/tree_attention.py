@@ -15,7 +15,7 @@ from kernels.triton_kernels.launch import (
 
 _FEW = 16  # rows times heads of a group that the last program of a part merges
 _MERGED = 4  # of them, a program of a kernel that merges more
-_MOST_PARTS = 64
+_MOST_PARTS = 32
 
 
 def tree_attention(
@@ -68,7 +68,7 @@ def tree_attention(
 def _tile(folded: int, dims: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
     """Rows and columns of a program's blocks, warps, stages. Columns divide the 64 of a word of ``bits``."""
     if dtype == torch.float32:
-        return 16, 32, 4, 2
+        return (16, 32, 4, 2) if dims <= 64 else (16, 16, 8, 2)
     block_m = next((most for most in (16, 32, 64) if folded <= most), 128)
     return block_m, 64, 8 if block_m == 128 else 4, 3 if dims <= 128 else 2
 
@@ -115,16 +115,17 @@ def _attention_kernel(
     wait_for_last(DEPENDENT)
     part, pair = tl.program_id(0), tl.program_id(2)
     request, kv_head = (pair // kv_heads).to(tl.int64), pair % kv_heads
-    length, first, blocks = _blocks(lengths_ptr, request, rows, window, WINDOW, BLOCK_N)
-    begin, end = first + part * blocks // PARTS, first + (part + 1) * blocks // PARTS
-    if begin == end:
-        return
     m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     head, row = kv_head * GROUP + m // rows, m % rows
     real = m < GROUP * rows
     dims, columns = tl.arange(0, DIMS), tl.arange(0, BLOCK_N)
     q_at = request * stride_q_batch + head.to(tl.int64) * stride_q_head + row * stride_q_row
+    # Before the length is known: both come in one wait for the memory.
     q = tl.load(q_ptr + q_at[:, None] + dims[None, :], mask=real[:, None] & (dims < HEAD_DIM)[None, :], other=0.0)
+    length, first, blocks = _blocks(lengths_ptr, request, rows, window, WINDOW, BLOCK_N)
+    begin, end = first + part * blocks // PARTS, first + (part + 1) * blocks // PARTS
+    if begin == end:
+        return
     cache = request * stride_batch + kv_head.to(tl.int64) * stride_head
     k_tile = keys_ptr + cache + columns[None, :] * HEAD_DIM + dims[:, None]
     v_tile = values_ptr + cache + columns[:, None] * HEAD_DIM + dims[None, :]

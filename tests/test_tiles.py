@@ -1,0 +1,68 @@
+"""How products are cut: measured where it was measured, by rule elsewhere; what the search for tiles would try."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from kernels.triton_kernels import tiles
+from kernels.triton_kernels.tiles import Tile, key, most_stages, row_class, rule_of_thumb, tile
+
+SHAPES = [(6144, 4096, False), (4096, 12288, False), (12288, 4096, True), (576, 576, False), (1536, 576, True), (151936, 4096, False)]
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """Write measured tiles by name."""
+
+    def write(**found):
+        path = tmp_path / "tiles.json"
+        path.write_text(json.dumps({"environment": {}, "tiles": {name: {"tile": asdict(cut)} for name, cut in found.items()}}))
+        monkeypatch.setattr(tiles, "MEASURED", path)
+        tiles._measured.cache_clear()
+
+    yield write
+    tiles._measured.cache_clear()
+
+
+def test_a_measured_tile_goes_before_the_rule(measured):
+    cut = Tile(16, 64, 256, split=2)
+    measured(**{key(9, 4096, 4096, False): cut})
+    assert [tile(rows, 4096, 4096, False, torch.bfloat16) == cut for rows in (1, 9, 16, 17)] == [False, True, True, False]
+    assert tile(9, 4096, 4096, True, torch.bfloat16) == rule_of_thumb(9, 4096, 4096, True)
+    assert tile(9, 4096, 4096, False, torch.float32) == tile(1, 4096, 4096, False, torch.float32), "fp32 is cut alike for all rows"
+
+
+def test_the_stored_tiles_can_be_read():
+    tiles._measured.cache_clear()
+    assert all(isinstance(cut, Tile) for cut in tiles._measured().values())
+
+
+@pytest.mark.parametrize("rows", [1, 2, 16, 17, 64, 65, 128])
+@pytest.mark.parametrize("outputs, inputs, gated", SHAPES)
+def test_the_rule_covers_the_rows_and_fits_into_shared_memory(outputs, inputs, gated, rows):
+    cut = rule_of_thumb(rows, outputs, inputs, gated)
+    assert (cut.block_m == 1) == (rows == 1) and row_class(rows) >= rows
+    assert cut.block_m >= rows or outputs * inputs <= 1 << 21, "a large matrix is read once"
+    if rows > 1:
+        assert 3 <= cut.stages <= most_stages(cut.block_m, cut.block_n, cut.block_k, gated, at_once=1)
+
+
+def test_an_odd_number_of_inputs_goes_to_the_kernel_that_masks_them():
+    assert rule_of_thumb(1, 64, 100, False).block_m == 16
+
+
+@pytest.mark.parametrize("rows", [1, 16, 128])
+@pytest.mark.parametrize("name", ["qkv", "out", "gate_up", "down", "head"])
+def test_the_search_tries_the_rule_and_others_once_each(name, rows):
+    pytest.importorskip("triton")
+    from benchmarks.products import products
+    from benchmarks.round_cost import SHAPES
+    from benchmarks.tune_tiles import candidates
+
+    for shape in ("qwen3-8b", "smollm2-135m"):
+        of = products(SHAPES[shape][0])[name]
+        tried = candidates(of, rows)
+        assert tried[0] == rule_of_thumb(rows, of.outputs, of.inputs, of.gated) and 1 < len(tried) == len(set(tried)) < 200
+        assert all(cut.split == 1 or -(-of.inputs // cut.block_k) % cut.split == 0 for cut in tried), "no part is empty"
