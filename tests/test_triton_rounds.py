@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.engines.torch.decode import decode, decode_with
 from harness.engines.torch.rounds import Rounds, needed_capacity
+from harness.engines.torch.tree_size import CostTable
 from harness.records import Request, Sampling
 from kernels import device
 
@@ -75,6 +76,28 @@ def test_nothing_is_read_back_within_a_round(model, arms, strategy):
 
     rounds = Watched(model, arms[strategy], len(asked), needed_capacity(model, arms[strategy], asked), False)
     assert arms[strategy].capturable and len(decode_with(rounds, asked)) == 2
+
+
+class WatchedHalves(Rounds):
+    def draft(self):
+        with NothingReadBack():
+            super().draft()
+
+    def verify(self, rows):
+        with NothingReadBack():
+            super().verify(rows)
+
+
+@pytest.mark.parametrize("verify_s, nodes", [((1.0, 1.0), 9), ((1.0, 9.0), 3)], ids=["free rows", "dear rows"])
+def test_where_trees_are_cut_their_size_alone_is_read_back_between_the_halves(model, tmp_path, monkeypatch, verify_s, nodes):
+    monkeypatch.setattr("strategies.ddtree.proposer.LADDER", (4, 10))
+    auto = proposers(model, tmp_path, budget="auto", head_dim=16)["ddtree"]
+    asked = requests()
+    costs = CostTable(2, (2, 64), (4, 10), (1.0, 1.0), (verify_s, verify_s))
+    rounds = WatchedHalves(model, auto, len(asked), needed_capacity(model, auto, asked), False, costs)
+    for request, decoded in zip(asked, decode_with(rounds, asked), strict=True):
+        assert list(decoded.tokens) == greedy(model, request.prompt_ids, request.sampling.max_new_tokens)
+        assert {r.proposed for r in decoded.rounds} == {nodes}
 
 
 def test_what_reads_back_is_noticed():

@@ -25,7 +25,7 @@ class Rounds:
 
     A request that has what it wants goes on with the batch; nobody listens to it. ``capacity`` positions are enough for a
     request's prompt, its answer and what its last rounds touch behind it; one that would go beyond them stands still.
-    ``costs`` are asked for by the size of trees that the proposer lets cut; without them it learns them later (``size``).
+    ``costs`` is what trees are cut by where the proposer has a ladder; without it they stay whole until ``size`` learns it.
     """
 
     def __init__(
