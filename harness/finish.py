@@ -15,7 +15,7 @@ from harness.plot import draw
 from harness.schemas import Plan
 from harness.store import CONTROL, PLOT, SUMMARY, TABLE, Cell, Key, Store, finite
 from harness.summary import headline, prompts_sha256, summarise
-from harness.table import BATCH_COLUMNS, COLUMNS, LOAD_COLUMNS, Second, markdown, meanings, terminal_table
+from harness.table import BATCH_COLUMNS, CATEGORY_COLUMNS, COLUMNS, LOAD_COLUMNS, Further, by_category, markdown, meanings, terminal_table
 
 DONE, NOTHING_MEASURED, INTERRUPTED = 0, 1, 130
 
@@ -36,7 +36,7 @@ def finish(
     about |= {"losslessness": lossless and lossless.to_json(), "notes": notes}
     whole = finite({**about, "costs": costs, "strategies": summary})
     store.write_json(SUMMARY, whole)
-    store.write_text(TABLE, markdown(summary, _title(plan), notes, second=_second(plan)))
+    store.write_text(TABLE, markdown(summary, _title(plan), notes, further=_further(plan, summary)))
     store.write(PLOT, draw(summary, {cell.key.prompt: cell.category for cell in cells}, _title(plan)))
     return show(store, plan, whole)
 
@@ -59,9 +59,10 @@ def show(store: Store, plan: Plan, summary: Mapping[str, Any]) -> int:
         console.width = 120
     console.print(terminal_table(figures, _title(plan), console.width))
     shown = COLUMNS
-    if second := _second(plan):
-        shown += second.columns
-        console.print(terminal_table(figures, f"\n{second.title}", console.width, columns=second.columns))
+    for other in _further(plan, figures):
+        shown += other.columns
+        rows = figures if other.rows is None else other.rows
+        console.print(terminal_table(rows, f"\n{other.title}", console.width, other.first, other.columns))
     console.print()
     for line in [*meanings(shown), "", *summary.get("notes", []), f"everything is in {store.folder}"]:
         console.print(line, markup=False, soft_wrap=True, style="bold red" if line.startswith(LOUD) else None)
@@ -72,10 +73,15 @@ def show(store: Store, plan: Plan, summary: Mapping[str, Any]) -> int:
     return DONE if any(found["cells"] > found["failed"] for found in figures.values()) else NOTHING_MEASURED
 
 
-def _second(plan: Plan) -> Second | None:
+def _further(plan: Plan, figures: Mapping[str, Any]) -> list[Further]:
+    found = []
     if plan.measure.load:
-        return Second(f"Under load: {plan.measure.order}", LOAD_COLUMNS)
-    return Second(f"In batches: {plan.measure.order}", BATCH_COLUMNS) if plan.measure.batch > 1 else None
+        found.append(Further(f"Under load: {plan.measure.order}", LOAD_COLUMNS))
+    elif plan.measure.batch > 1:
+        found.append(Further(f"In batches: {plan.measure.order}", BATCH_COLUMNS))
+    if plan.suite.of:
+        found.append(Further("Each suite by itself", CATEGORY_COLUMNS, by_category(figures), "suite · strategy"))
+    return found
 
 
 def _title(plan: Plan) -> str:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from harness import aggregate, metrics, stats, throughput
+from harness import aggregate, categories, metrics, stats, throughput
 from harness.block import Block
 from harness.records import Decoded
 from harness.store import Cell
@@ -108,6 +108,14 @@ def _strategy(
         "throttled": sum(c.throttled is True for c in cells),
         "prompts_sha256": prompts_sha256(cells),
         "speedup_by_prompt": prompt_speedups(cells, reference),
+        "by_category": {
+            category: {
+                **categories.figures(some, seed),
+                "speedup": _speedup(some, reference, is_baseline, seed),
+                "identical": metrics.identical_share(_tokens_in_pairs(some, reference)),
+            }
+            for category, some in categories.parted(cells).items()
+        },
     }
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 Figures = Mapping[str, Any]
@@ -36,6 +38,15 @@ def interval(estimate: Sequence[float | None] | None) -> str:
         return "–"
     value, low, high = estimate
     return f"{value:.2f}×" if low is None or low == high else f"{value:.2f}× [{low:.2f}, {high:.2f}]"
+
+
+def _bounded(figure: str, digits: int, scale: float = 1) -> Callable[[Figures], str]:
+    def text(figures: Figures) -> str:
+        value, low, high = figures[figure] or (None, None, None)
+        bounds = "" if low is None else f" [{_number(low, digits, scale)}, {_number(high, digits, scale)}]"
+        return f"{_number(value, digits, scale)}{bounds}"
+
+    return text
 
 
 def _percentiles(figure: str, digits: int, scale: float) -> Callable[[Figures], str]:
@@ -124,12 +135,33 @@ BATCH_COLUMNS = (
 )
 
 
+CATEGORY_COLUMNS = (
+    Column("speed", "tok/s [95 %]", "output tokens after the first / time from first to last", _bounded("decode_tokens_per_s", 1)),
+    Column("speedup", "[95 %]", "geometric mean over prompts of speed / baseline's; interval over prompts", _estimate("speedup")),
+    Column("acceptance", "tok/round [95 %]", "tokens that a round (one target pass) delivers, bonus token included", _bounded("acceptance_length", 2)),
+    Column("mean TPOT", "ms [95 %]", "time per output token after the first, mean over prompts", _bounded("tpot_s", 2, 1000)),
+    Column("identical", "%", "share of answers equal to the baseline's to the same prompt, token for token", _identical),
+    Column("cells", "", "answers measured: prompts × turns × repetitions", _cells),
+    Column("mean TTFT", "ms [95 %]", "time to the first token, mean over prompts", _bounded("ttft_s", 1, 1000)),
+    Column("round", "ms [95 %]", "time from first token to last / rounds", _bounded("round_s", 2, 1000)),
+)
+
+
 @dataclass(frozen=True)
-class Second:
-    """A second table of the same rows, for a run under load or in batches."""
+class Further:
+    """Another table behind the first: of the same rows, or of ``rows`` with ``first`` over their names."""
 
     title: str
     columns: Sequence[Column]
+    rows: Mapping[str, Figures] | None = None
+    first: str = "strategy"
+
+
+def by_category(summary: Mapping[str, Figures]) -> dict[str, Figures]:
+    """A row for every category and strategy, the strategies of a category under one another."""
+    categories = dict.fromkeys(category for figures in summary.values() for category in figures["by_category"])
+    pairs = ((category, name) for category in categories for name in summary if category in summary[name]["by_category"])
+    return {f"{category} · {name}": summary[name]["by_category"][category] for category, name in pairs}
 
 
 WIDE = 96
@@ -141,6 +173,12 @@ def terminal_table(
 ) -> Table:
     """For a terminal of ``width`` characters; one too narrow for every column gets the first ones, nothing is cut."""
     shown = columns if width >= WIDE else columns[:NARROW_COLUMNS]
+    while (table := _table(summary, title, first, shown)) and len(shown) > 1 and _width(table) > width:
+        shown = shown[:-1]
+    return table
+
+
+def _table(summary: Mapping[str, Figures], title: str, first: str, shown: Sequence[Column]) -> Table:
     table = Table(title=escape(title), title_justify="left", box=None, padding=(0, 1), pad_edge=False, collapse_padding=True)
     table.add_column(first, no_wrap=True)
     for column in shown:
@@ -148,6 +186,11 @@ def terminal_table(
     for name, figures in summary.items():
         table.add_row(escape(name), *(column.cell(figures) for column in shown))
     return table
+
+
+def _width(table: Table) -> int:
+    console = Console(width=10_000)
+    return Measurement.get(console, console.options, table).maximum
 
 
 def meanings(columns: Sequence[Column] = COLUMNS) -> list[str]:
@@ -158,12 +201,13 @@ def meanings(columns: Sequence[Column] = COLUMNS) -> list[str]:
 
 
 def markdown(
-    summary: Mapping[str, Figures], title: str, notes: Sequence[str], first: str = "strategy", second: Second | None = None
+    summary: Mapping[str, Figures], title: str, notes: Sequence[str], first: str = "strategy", further: Sequence[Further] = ()
 ) -> str:
-    """The table with its title, a list of what each column means, and ``notes``; a ``second`` table where there is one."""
+    """The table with its title, a list of what each column means, and ``notes``; ``further`` tables behind the first."""
     lines = [f"# {title}", "", *_markdown_table(summary, COLUMNS, first)]
-    if second:
-        lines += ["", f"{second.title}.", "", *_markdown_table(summary, second.columns, first)]
+    for other in further:
+        rows, above = (summary, first) if other.rows is None else (other.rows, other.first)
+        lines += ["", f"{other.title}.", "", *_markdown_table(rows, other.columns, above)]
     return "\n".join(lines + ([""] + [f"- {note}" for note in notes] if notes else [])) + "\n"
 
 

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from fake_engine import FakeEngine
 from omegaconf import OmegaConf
 
 from harness import busy
 from harness.__main__ import main
+from harness.schemas import read
 from harness.suites import SuiteConfig, load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -270,3 +272,33 @@ def test_a_strategy_of_another_package_runs_by_its_search_path_alone(tmp_path):
     assert list(last_line(out)["strategies"]) == ["baseline", "mine"]
     status, _, err = call("+strategy.hurry=1")
     assert status == 2 and "strategy.hurry" in err and len(err.splitlines()) == 1
+
+
+def test_several_suites_in_one_run_have_a_table_of_each(harness, tmp_path):
+    status, out, err = harness(*FAKE, "suite=three", "suite.of=[quick]", "suite.limit=3", "sampling.max_new_tokens=5")
+    assert status == 0, err
+    folder = tmp_path / last_line(out)["run"]
+    assert "Each suite by itself" in out and "quick · ddtree" in out and folder.name.endswith("-local-three")
+    assert "| quick · ddtree |" in (folder / "table.md").read_text()
+    found = json.loads((folder / "environment.json").read_text())["suite"]
+    assert found["name"] == "three" and found["of"][0]["sha256"] == load(SuiteConfig()).checksum
+    assert {json.loads(line)["category"] for line in (folder / "cells.jsonl").read_text().splitlines()} == {"quick"}
+    status, out, err = harness(f"resume={folder}")
+    assert (status, err.splitlines()[-1]) == (0, f"nothing is left to do in {folder}") and "quick · ddtree" in out
+
+
+@pytest.mark.parametrize("given", ["5", "[1,[2]]", "{a: 1}"])
+def test_a_mix_that_is_no_list_of_suites_is_refused(harness, given):
+    status, out, err = harness(*FAKE, "suite=three", f"suite.of={given}")
+    assert status == 2 and err.count("\n") == 1 and "suite.of" in err
+
+
+def test_the_experiment_of_budgets_in_vllm_has_every_arm_once(harness):
+    status, out, _ = harness("experiment=vllm_budgets", "--cfg", "job")
+    config = yaml.safe_load(out)
+    assert status == 0 and config["engine"]["name"] == "vllm" and config["suite"]["of"] == ["gsm8k", "humaneval", "mt_bench"]
+    plan = read(OmegaConf.create({key: value for key, value in config.items() if key != "resume"}))
+    assert {name: arm.get("budget") for name, arm in plan.arms.items()} == {
+        "baseline": None, "dflash": None, "ddtree_15": 15, "ddtree_31": 31, "ddtree": 63
+    }  # fmt: skip
+    assert list(plan.arms)[-1] == "ddtree"

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from harness.errors import UserError
-from harness.suites import HUB_SUITES, SUITES, SuiteConfig, load
+from harness.suites import HUB_SUITES, SUITES, Row, Suite, SuiteConfig, load
+from harness.suites.selection import together
 
 REPOSITORY = Path(__file__).parent.parent
 EXTERNAL = [name for name in SUITES if name != "quick"]
@@ -147,6 +148,53 @@ def test_max_turns_cuts_every_conversation():
 
 def test_every_suite_has_its_configuration():
     files = sorted((REPOSITORY / "conf" / "suite").glob("*.yaml"))
-    assert {file.stem for file in files} == {*SUITES, *HUB_SUITES}
+    assert {file.stem for file in files} == {*SUITES, *HUB_SUITES, "three"}
     for file in files:
-        assert SuiteConfig(**yaml.safe_load(file.read_text())) == SuiteConfig(name=file.stem)
+        of = {"of": ["gsm8k", "humaneval", "mt_bench"]} if file.stem == "three" else {}
+        assert SuiteConfig(**yaml.safe_load(file.read_text())) == SuiteConfig(name=file.stem, **of)
+
+
+# several suites in one run
+
+def part(name: str, rows: int) -> Suite:
+    made = tuple(Row(f"{name}/{n}", "kind", (f"{name} {n}?",)) for n in range(rows))
+    return Suite(name, hashlib.sha256(name.encode()).hexdigest(), made, "{question}", "somewhere", "MIT", 10)
+
+
+def test_several_suites_take_turns_and_their_rows_say_which_they_are_of():
+    mixed = together("mix", [part("a", 1), part("b", 3), part("c", 2)])
+    assert [row.id for row in mixed.rows] == ["a/0", "b/0", "c/0", "b/1", "c/1", "b/2"]
+    assert all(row.category == row.id[0] for row in mixed.rows) and mixed.total_rows == 30
+    said = mixed.to_json()
+    assert said["prompts"] == 6 and [part["name"] for part in said["of"]] == ["a", "b", "c"]
+    assert [found["sha256"] for found in said["of"]] == [part(name, 1).checksum for name in "abc"]
+    assert said["licence"] == "a: MIT; b: MIT; c: MIT"
+    assert "of" not in part("a", 1).to_json(), "a single suite says what it always said"
+
+
+def test_the_checksum_of_several_suites_holds_every_one_and_their_order():
+    made = [together("mix", [part(name, 2) for name in names]).checksum for names in ("ab", "ba", "ac", "abc")]
+    assert len(set(made)) == 4 and together("other", [part("a", 1), part("b", 2)]).checksum == made[0]
+
+
+def test_three_suites_have_the_rows_that_each_has_alone():
+    config = yaml.safe_load((REPOSITORY / "conf/suite/three.yaml").read_text())
+    alone = [load_or_skip(name, limit=3, max_turns=1) for name in config["of"]]
+    config |= {"limit": 3, "max_turns": 1, "root": str(FOLDER)}
+    found = load(SuiteConfig(**config))
+    assert {row.id for row in found.rows} == {row.id for suite in alone for row in suite.rows} and len(found.rows) == 9
+    assert [row.category for row in found.rows[:3]] == config["of"] == ["gsm8k", "humaneval", "mt_bench"]
+    assert [made["sha256"] for made in found.to_json()["of"]] == [SUITES[name].sha256 for name in config["of"]]
+
+
+@pytest.mark.parametrize("of, why", [([], "names none"), (["quick", "quick"], "names a suite twice"), (["quick", "nosuch"], "nosuch is no suite")])
+def test_wrong_mixes_are_refused(of, why):
+    assert f"suite.of=[{','.join(of)}]: {why}; choose of quick, gsm8k" in refusal(name="mix", of=of)
+
+
+def test_a_mix_may_not_be_called_like_one_suite():
+    assert refusal(name="gsm8k", of=["quick"]).startswith("suite.name=gsm8k: is one suite")
+
+
+def test_a_limit_beyond_one_of_several_suites_names_it():
+    assert "quick has 32 rows" in refusal(name="mix", of=["quick"], limit=33)

@@ -1,6 +1,7 @@
 """From cells to figures, table and plot."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from fake_engine import fake_decoded
@@ -10,12 +11,12 @@ from harness.plot import draw
 from harness.records import Decoded
 from harness.store import Cell, Failure, Key
 from harness.summary import HEADLINE, headline, summarise
-from harness.table import COLUMNS, markdown, meanings, terminal_table
+from harness.table import CATEGORY_COLUMNS, COLUMNS, Further, by_category, markdown, meanings, terminal_table
 
 
 def cell(prompt: str, strategy: str, tokens=(1, 2, 3, 4, 5), a_round: int = 1, turn: int = 0, **changes) -> Cell:
     defaults = dict(decoded=fake_decoded(tokens, a_round), host_peak_bytes=10, device_peak_bytes=1)
-    return Cell(Key(prompt, turn, strategy, 0), "chat", 0, **{**defaults, **changes})
+    return Cell(Key(prompt, turn, strategy, 0), changes.pop("category", "chat"), 0, **{**defaults, **changes})
 
 
 def failed(prompt: str, strategy: str) -> Cell:
@@ -115,3 +116,65 @@ def test_the_table_fits_the_terminal_and_cuts_no_figure(width):
     lines = console.file.getvalue().splitlines()
     assert len(lines) == 5 and "…" not in "".join(lines)
     assert ("memory" in lines[1]) == (width > 100) and "2.00×" in lines[4]
+
+
+# figures of each category
+
+def of_kind(prompt: str, strategy: str, kind: str, tokens: int, a_round: int, round_s: float = 0.01) -> Cell:
+    return cell(prompt, strategy, category=kind, decoded=fake_decoded(range(tokens), a_round, round_s=round_s))
+
+
+MIXED = [
+    *(of_kind(p, "baseline", kind, 9, 1) for p, kind in zip("abcd", ("gsm8k", "gsm8k", "mt_bench", "mt_bench"))),
+    of_kind("a", "ddtree", "gsm8k", 9, 2), of_kind("b", "ddtree", "gsm8k", 9, 4),
+    of_kind("c", "ddtree", "mt_bench", 9, 8), replace(failed("d", "ddtree"), category="mt_bench"),
+]  # fmt: skip
+
+
+def test_each_category_has_figures_of_its_own_with_intervals():
+    found = summarise(MIXED, ["baseline", "ddtree"], "baseline", 0)
+    maths, chat = found["ddtree"]["by_category"].values()
+    assert list(found["ddtree"]["by_category"]) == ["gsm8k", "mt_bench"]
+    # a: 8 tokens in 4 rounds, b: 8 in 2; a round takes 10 ms.
+    value, low, high = maths["acceptance_length"]
+    assert value == pytest.approx(16 / 6) and low < value < high
+    assert maths["decode_tokens_per_s"][0] == pytest.approx(16 / 0.06) and maths["round_s"] == pytest.approx([0.01, 0.01, 0.01])
+    assert maths["tpot_s"][0] == pytest.approx((0.04 / 8 + 0.02 / 8) / 2) and maths["ttft_s"][0] == pytest.approx(0.1)
+    assert maths["speedup"][0] == pytest.approx(8**0.5) and maths["identical"] == 1 and maths["prompts"] == 2
+    assert chat["acceptance_length"][0] == pytest.approx(8) and chat["acceptance_length"][1:] == [None, None], "one prompt has no interval"
+    assert (chat["cells"], chat["failed"], chat["prompts"]) == (2, 1, 2)
+    assert found["baseline"]["by_category"]["gsm8k"]["speedup"] == [1.0, 1.0, 1.0]
+
+
+def test_a_category_alone_says_what_the_whole_says():
+    whole = summarise(CELLS, ["baseline", "ddtree"], "baseline", 0)["ddtree"]
+    (only,) = whole["by_category"].values()
+    assert only["speedup"] == whole["speedup"] and only["identical"] == whole["identical"]
+    assert only["acceptance_length"][0] == pytest.approx(whole["acceptance_length"])
+    assert only["decode_tokens_per_s"][0] == pytest.approx(whole["decode_tokens_per_s"])
+
+
+@pytest.mark.parametrize("cells", [[failed("a", "baseline")], ONE_TOKEN[:1]])
+def test_what_a_category_cannot_give_is_none_and_a_dash(cells):
+    found = by_category(summarise(cells, ["baseline"], "baseline", 0))
+    figures = found["chat · baseline"]
+    assert figures["decode_tokens_per_s"] is None and figures["acceptance_length"] is None
+    assert [column.cell(figures) for column in CATEGORY_COLUMNS][:1] == ["–"]
+
+
+def test_the_table_of_categories_has_its_rows_under_the_first():
+    summary = summarise(MIXED, ["baseline", "ddtree"], "baseline", 0)
+    rows = by_category(summary)
+    assert list(rows) == ["gsm8k · baseline", "gsm8k · ddtree", "mt_bench · baseline", "mt_bench · ddtree"]
+    text = markdown(summary, "title", [], further=[Further("Each suite by itself", CATEGORY_COLUMNS, rows, "suite · strategy")])
+    assert "Each suite by itself." in text and "| gsm8k · ddtree | 266.7 [" in text and "| mt_bench · ddtree | 800.0 | 8.00× |" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_a_table_too_wide_leaves_its_last_columns_out(width):
+    console = Console(file=io.StringIO(), width=width)
+    rows = by_category(summarise(MIXED, ["baseline", "ddtree"], "baseline", 0))
+    console.print(terminal_table(rows, "title", width, "suite · strategy", CATEGORY_COLUMNS))
+    text = console.file.getvalue()
+    assert "…" not in text and "266.7 [" in text and max(map(len, text.splitlines())) <= width
+    assert ("round\n" in text or "round" in text.splitlines()[1].split()) == (width == 200)

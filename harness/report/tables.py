@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from harness.report.subject import Reported, Subject
-from harness.table import COLUMNS, LOAD_COLUMNS, Column, Figures, interval
+from harness.table import CATEGORY_COLUMNS, COLUMNS, LOAD_COLUMNS, Column, Figures, by_category, interval
 
 NONE = "–"
 
@@ -60,6 +60,16 @@ def load(subject: Subject) -> pd.DataFrame:
     for run in subject.runs:
         for name, figures in run.figures.items() if run.load else ():
             rows.append({"strategy": subject.full_name(run, name), "conversations": run.load, **texts(LOAD_COLUMNS, figures)})
+    return pd.DataFrame(rows)
+
+
+def suites(subject: Subject) -> pd.DataFrame:
+    """A row for each suite and strategy of each run that asked several suites; empty where there is none."""
+    rows = []
+    for run in subject.runs:
+        for name, figures in by_category(run.figures).items() if run.config["suite"].get("of") else ():
+            label = f"{run.letter}\u00a0·\u00a0{name}" if subject.several else name
+            rows.append({"suite · strategy": label, **_texts(CATEGORY_COLUMNS, figures)})
     return pd.DataFrame(rows)
 
 

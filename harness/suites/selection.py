@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 from pathlib import Path
 
 from harness.errors import UserError
@@ -19,6 +22,7 @@ class SuiteConfig:
 
     ``history`` says whose answers a later turn comes after: ``own`` (each strategy's) or ``baseline`` (every strategy
     gets the baseline's, so that all are asked the same). ``revision`` and ``file`` are for the suites of the hub.
+    ``of`` names suites that are asked together in one run, with ``limit`` rows of each; ``name`` is then free.
     """
 
     name: str = "quick"
@@ -29,6 +33,7 @@ class SuiteConfig:
     history: str = "own"
     revision: str | None = None
     file: str | None = None
+    of: list[str] | None = None
 
     def __post_init__(self) -> None:
         if self.history not in ("own", "baseline"):
@@ -40,6 +45,7 @@ class Suite:
     """The rows of one run and where they come from. ``checksum`` is the SHA-256 of the whole file (catalogue: ``pin``).
 
     ``total_rows`` counts the suite before ``limit``; ``wording`` is the template that each question was put into.
+    ``parts`` are the suites that it was made of, if it was.
     """
 
     name: str
@@ -49,21 +55,25 @@ class Suite:
     source: str
     licence: str
     total_rows: int
+    parts: tuple[Suite, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """What a result says about its suite."""
         about = {"name": self.name, "sha256": self.checksum, "source": self.source, "licence": self.licence}
-        return about | {"wording": self.wording, "prompts": len(self.rows), "total_rows": self.total_rows}
+        about |= {"wording": self.wording, "prompts": len(self.rows), "total_rows": self.total_rows}
+        return about | ({"of": [part.to_json() for part in self.parts]} if self.parts else {})
 
 
 def load(cfg: SuiteConfig) -> Suite:
-    """The suite that ``cfg`` (a ``SuiteConfig`` or a Hydra node with its fields) names.
+    """The suite that ``cfg`` names, or the suites.
 
     With ``limit`` smaller than an external suite its rows are the first of a shuffle by ``seed``, so that every smaller
     limit gives a prefix of every larger one; seed 0 picks the papers' rows. ``quick`` is never shuffled: its file is
     ordered so that every prefix mixes categories. Raises ``UserError`` for an unknown name, a limit or number of turns
     that cannot be, and a file that is missing, truncated or altered.
     """
+    if cfg.of is not None:
+        return together(cfg.name, [load(replace(cfg, name=name, of=None)) for name in _names(cfg)])
     if cfg.name not in SUITES and cfg.name not in HUB_SUITES:
         known = ", ".join([*SUITES, *HUB_SUITES])
         raise UserError(f"suite.name={cfg.name}: unknown suite; choose one of {known}")
@@ -78,6 +88,32 @@ def load(cfg: SuiteConfig) -> Suite:
     if cfg.max_turns is not None:
         chosen = tuple(replace(row, turns=row.turns[: cfg.max_turns]) for row in chosen)
     return Suite(cfg.name, checksum, chosen, WORDING[cfg.name], source, licence, len(rows))
+
+
+def together(name: str, parts: Sequence[Suite]) -> Suite:
+    """One suite of ``parts``, a row of each in turn. A row's category is its suite, so that figures are told for each suite.
+
+    The checksum is the SHA-256 of the lines "<suite> <checksum>" in order.
+    """
+    rows = [[replace(row, category=part.name) for row in part.rows] for part in parts]
+    in_turn = tuple(row for row in chain.from_iterable(zip_longest(*rows)) if row is not None)
+    lines = "\n".join(f"{part.name} {part.checksum}" for part in parts)
+    said = {key: "; ".join(f"{part.name}: {getattr(part, key)}" for part in parts) for key in ("wording", "source", "licence")}
+    total = sum(part.total_rows for part in parts)
+    return Suite(name, hashlib.sha256(lines.encode()).hexdigest(), in_turn, **said, total_rows=total, parts=tuple(parts))
+
+
+def _names(cfg: SuiteConfig) -> list[str]:
+    known = [*SUITES, *HUB_SUITES]
+    names = list(map(str, cfg.of))
+    given = f"suite.of=[{','.join(names)}]"
+    if cfg.name in known:
+        raise UserError(f"suite.name={cfg.name}: is one suite; with {given} give another name, or take suite={cfg.name} alone")
+    wrong = [name for name in names if name not in known]
+    if wrong or not names or len(set(names)) < len(names):
+        what = f"{wrong[0]} is no suite" if wrong else "names a suite twice" if names else "names none"
+        raise UserError(f"{given}: {what}; choose of {', '.join(known)}, each once")
+    return names
 
 
 def suites_folder(root: str | None) -> Path:

@@ -17,7 +17,7 @@ from harness.store import SUMMARY, TABLE, Store, finite
 from harness.summary import headline
 from harness.sweep.jobs import Job
 from harness.sweep.store import Sweep
-from harness.table import BATCH_COLUMNS, COLUMNS, LOAD_COLUMNS, Second, markdown, meanings, terminal_table
+from harness.table import BATCH_COLUMNS, COLUMNS, LOAD_COLUMNS, Further, markdown, meanings, terminal_table
 
 ALL_DONE, SOME_FAILED, STOPPED = 0, 1, 130
 PLOTS = {"speedups.png": figures.speedups, "budgets.png": figures.budgets, "batches.png": batches.figure}
@@ -31,13 +31,13 @@ def finish(sweep: Sweep, interrupted: bool, write: bool) -> int:
     rows = {name: found for job, run in runs.items() for name, found in _rows(job, run)}
     title = f"{words.title(subject) if len(runs) == 1 or _one_title(subject) else 'Sweep'}: {len(jobs)} of {len(sweep.jobs)} jobs"
     notes = [*batches.sentences(subject), *_notes(sweep, subject), *_way_on(sweep, len(jobs))]
-    second = _second(subject)
+    further = _further(subject)
     if jobs and write:
-        sweep.store.write_text(TABLE, markdown(rows, title, notes, first="job", second=second))
+        sweep.store.write_text(TABLE, markdown(rows, title, notes, first="job", further=further))
         for name, draw in PLOTS.items():
             if figure := draw(subject):
                 figure.savefig(sweep.folder / name, dpi=140)
-    _print(rows, title, second, [*notes, f"everything is in {sweep.folder}"])
+    _print(rows, title, further, [*notes, f"everything is in {sweep.folder}"])
     last = {"sweep": str(sweep.folder), "interrupted": interrupted, "jobs": [_job(sweep, job, runs.get(job)) for job in sweep.jobs]}
     if crossings := batches.crossings(subject):
         last["crossings"] = crossings
@@ -51,10 +51,10 @@ def _rows(job: Job, run: Reported) -> list[tuple[str, Mapping[str, Any]]]:
     return [(" ".join(filter(None, (str(job.number), job.name, name))), batches.of(run, name)) for name in shown]
 
 
-def _second(subject: Subject) -> Second | None:
+def _further(subject: Subject) -> list[Further]:
     if any(run.batch > 1 for run in subject.runs):
-        return Second("In batches of requests", BATCH_COLUMNS)
-    return Second("Under load", LOAD_COLUMNS) if any(run.load for run in subject.runs) else None
+        return [Further("In batches of requests", BATCH_COLUMNS)]
+    return [Further("Under load", LOAD_COLUMNS)] if any(run.load for run in subject.runs) else []
 
 
 def _one_title(subject: Subject) -> bool:
@@ -82,16 +82,16 @@ def _way_on(sweep: Sweep, done: int) -> list[str]:
     return [f"a page of it: python -m harness.report {shlex.quote(str(sweep.folder))}"]
 
 
-def _print(rows: Mapping[str, Any], title: str, second: Second | None, notes: Sequence[str]) -> None:
+def _print(rows: Mapping[str, Any], title: str, further: Sequence[Further], notes: Sequence[str]) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 120
     if rows:
         console.print(terminal_table(rows, title, console.width, first="job"))
-        if second:
-            console.print(terminal_table(rows, f"\n{second.title}", console.width, first="job", columns=second.columns))
+        for other in further:
+            console.print(terminal_table(rows, f"\n{other.title}", console.width, first="job", columns=other.columns))
         console.print()
-    shown = (*COLUMNS, *(second.columns if second else ()))
+    shown = (*COLUMNS, *(column for other in further for column in other.columns))
     for line in [*(meanings(shown) if rows else []), "", *notes]:
         console.print(line, markup=False, soft_wrap=True, style="bold red" if line.startswith(LOUD) else None)
 
