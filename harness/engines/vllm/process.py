@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from dataclasses import asdict
 from typing import IO, Any
 
@@ -61,6 +62,7 @@ def _answer(driver, asked: dict[str, Any]) -> dict[str, Any]:
         decoded = driver.decode(read_request(asked["decode"])).to_json()
         return {"decoded": decoded, "peaks": [memory.host_peak_bytes(), memory.device_peak_bytes()]}
     except (UserError, ValueError, RuntimeError) as error:
+        traceback.print_exc()  # into the log
         return {"failed": [type(error).__name__, str(error)]}
 
 
