@@ -29,8 +29,11 @@ from harness.under_load import measure_under_load
 from harness.under_load import warm_up as warm_up_under_load
 
 
-def run(config: DictConfig) -> int:
-    """Measure what ``config`` describes and print the table; the exit status is what is returned."""
+def run(config: DictConfig, engine: Engine | None = None) -> int:
+    """Measure what ``config`` describes and print the table; the exit status is what is returned.
+
+    ``engine``: one that ``build_engine`` made of this very configuration, so that it need not be loaded again.
+    """
     store = None
     with open_dict(config):
         folder = config.pop("resume", None)
@@ -48,7 +51,7 @@ def run(config: DictConfig) -> int:
     if store is not None and (summary := resume.nothing_left(store, schedule, partial(figures_of, store, plan))):
         print(f"nothing is left to do in {store.folder}", file=sys.stderr)
         return show(store, plan, summary)
-    engine = build_engine(plan)
+    engine = engine or build_engine(plan)
     said = [check_room(engine, suite.rows, plan.sampling.max_new_tokens)]
     seeds = {"sampling": plan.sampling.seed, "measure": plan.measure.seed}
     about_suite = suite.to_json() | {"history": plan.suite.history}

@@ -69,7 +69,7 @@ def suites(subject: Subject) -> pd.DataFrame:
     for run in subject.runs:
         for name, figures in by_category(run.figures).items() if run.config["suite"].get("of") else ():
             label = f"{run.letter}\u00a0·\u00a0{name}" if subject.several else name
-            rows.append({"suite · strategy": label, **_texts(CATEGORY_COLUMNS, figures)})
+            rows.append({"suite · strategy": label, **texts(CATEGORY_COLUMNS, figures)})
     return pd.DataFrame(rows)
 
 

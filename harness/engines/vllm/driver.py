@@ -33,6 +33,7 @@ class Driver:
         self.scheduler = self.engine.engine_core.engine_core.scheduler
         self.scheduler.watch()
         self.context_length = self.engine.model_config.max_model_len
+        self.device = self.engine.model_executor.driver_worker.worker.model_runner.device
         self.running: dict[str, Running] = {}
         self._ids: dict[str, str] = {}
         # A strategy's worker may know the shapes of its trees; a chain's are its length.

@@ -116,6 +116,10 @@ class VLLMEngine:
     def margin(self, prompt_ids: Sequence[int], prefix: Sequence[int]) -> float:
         return next(iter(self._processes.values())).ask({"margin": [*prompt_ids, *prefix]})["margin"]
 
+    def profile(self, strategy: str, request: Request, **what: Any) -> dict[str, Any]:
+        """A strategy's rounds under torch's profiler; ``what`` are the arguments of ``profiling.profiled`` behind ``request``."""
+        return self._processes[strategy].ask({"profile": {"request": write_request(request), **what}})["profiled"]
+
     def settings(self) -> Mapping[str, Any]:
         """What all processes share, and in ``differs`` what they do not, by strategy."""
         live = {name: process.settings for name, process in self._processes.items() if process.settings}

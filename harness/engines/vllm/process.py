@@ -1,7 +1,7 @@
 """An engine's process: loads vLLM for one strategy, then answers requests, a line of JSON each.
 
-Standard input brings ``{"strategy": …, "arguments": …}`` first and ``{"decode": …}`` or ``{"margin": [ids]}`` then; answers
-go to what was standard output. Whatever vLLM prints goes to standard error. The end of standard input ends the process.
+Standard input brings ``{"strategy": …, "arguments": …}`` first and ``{"decode": …}``, ``{"margin": [ids]}`` or ``{"profile": …}``
+then; answers go to what was standard output. Whatever vLLM prints goes to standard error. The end of standard input ends the process.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from dataclasses import asdict
 from typing import IO, Any
 
@@ -57,10 +58,16 @@ def _answer(driver, asked: dict[str, Any]) -> dict[str, Any]:
     try:
         if "margin" in asked:
             return {"margin": driver.margin(asked["margin"])}
+        if "profile" in asked:
+            from harness.engines.vllm.profiling import profiled
+
+            options = dict(asked["profile"])
+            return {"profiled": profiled(driver, read_request(options.pop("request")), **options)}
         memory.reset_peaks()
         decoded = driver.decode(read_request(asked["decode"])).to_json()
         return {"decoded": decoded, "peaks": [memory.host_peak_bytes(), memory.device_peak_bytes()]}
     except (UserError, ValueError, RuntimeError) as error:
+        traceback.print_exc()  # into the log
         return {"failed": [type(error).__name__, str(error)]}
 
 

@@ -14,7 +14,7 @@ from vllm.v1.attention.backends.flash_attn import (
 from kernels import merge_attention
 from strategies.ddtree.vllm_plugin.attention import StepAttention, TreeAttention
 from strategies.ddtree.vllm_plugin.rectangles import Padded, new_rows, padded
-from strategies.ddtree.vllm_plugin.versions import flash_cache_rows
+from strategies.ddtree.vllm_plugin.versions import flash_cache
 
 
 class TreeFlashImpl(TreeAttention, FlashAttentionImpl):
@@ -24,7 +24,7 @@ class TreeFlashImpl(TreeAttention, FlashAttentionImpl):
         if "padded" not in step.made:
             step.made["padded"] = padded(step)
         trees: Padded = step.made["padded"]
-        keys, values = cache.unbind(0)
+        keys, values = flash_cache(cache, self.head_size)
         own = query[trees.rows]
         context, context_lse = flash_attn_varlen_func(
             q=own, k=keys, v=values, cu_seqlens_q=trees.starts, max_seqlen_q=trees.widest, seqused_k=trees.contexts,
@@ -36,7 +36,9 @@ class TreeFlashImpl(TreeAttention, FlashAttentionImpl):
         output[trees.rows] = merged.to(output.dtype)
 
     def cache_rows(self, cache: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
-        return flash_cache_rows(cache, slots)
+        keys, values = flash_cache(cache, self.head_size)
+        block = keys.shape[1]
+        return keys[slots // block, slots % block], values[slots // block, slots % block]
 
 
 class TreeFlashBuilder(FlashAttentionMetadataBuilder):

@@ -92,11 +92,12 @@ def check_seams(device: str) -> None:
             raise UserError(f"DDTree on vLLM {vllm.__version__}: {fault}; known are vLLM {' and '.join(KNOWN)}")
 
 
-def flash_cache_rows(cache: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values ``[n, kv_heads, head_dim]`` at ``slots``: FlashAttention's ``[2, blocks, block, kv_heads, head_dim]``."""
-    keys, values = cache.unbind(0)
-    block = keys.shape[1]
-    return keys[slots // block, slots % block], values[slots // block, slots % block]
+def flash_cache(cache: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
+    """Keys and values ``[blocks, block, kv_heads, head_dim]`` of FlashAttention's cache, which is
+
+    ``[2, blocks, block, kv_heads, head_dim]`` in 0.20 and ``[blocks, kv_heads, block, 2 * head_dim]`` in 0.32.
+    """
+    return cache.unbind(0) if cache.dim() == 5 else cache.transpose(1, 2).split(head_dim, dim=-1)
 
 
 def speculative_copy(vllm_config, places: int):
