@@ -1,12 +1,17 @@
 """What several test files share and what takes seconds to make."""
 
 import logging
+import os
 import signal
 
 import pytest
 from hypothesis import settings
 
 import harness  # noqa: F401  before torch, so that its threads wait as the command's do
+
+# Tests side by side (pytest -n 2) take a core each, and so do the commands that they start.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell that starts the tests in the background lets them, and all that they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -94,14 +94,22 @@ def test_tokens_behind_an_end_token_are_accepted_but_not_emitted(model, truth):
     assert list(decoded.tokens) == truth[:6] and [(r.accepted, r.emitted) for r in decoded.rounds] == [(15, 5)]
 
 
-def test_tokens_behind_the_limit_are_neither_accepted_nor_emitted(model, truth):
+def test_tokens_behind_the_limit_are_accepted_but_not_emitted(model, truth):
     decoded = run(model, Oracle(model, truth, LONG), PROMPT, 20)
-    assert list(decoded.tokens) == truth[:20] and [(r.accepted, r.emitted) for r in decoded.rounds] == [(15, 16), (2, 3)]
+    assert list(decoded.tokens) == truth[:20] and [(r.accepted, r.emitted) for r in decoded.rounds] == [(15, 16), (15, 3)]
     answer = Answer(Request(tuple(PROMPT), (9,), Sampling(max_new_tokens=4)), room=100)
     answer.first(1, 0.1)
     answer.add([2, 3, 4, 5, 9], proposed=6, depth=6, width=1, at_s=0.2)
     answer.add([6, 7], proposed=6, depth=6, width=1, at_s=0.3)  # the batch goes on without it
     assert (answer.tokens, answer.finish_reason) == ([1, 2, 3, 4], "length")
+    assert [(r.accepted, r.emitted) for r in answer.rounds] == [(4, 3)]
+
+
+def test_tokens_behind_the_context_are_neither_accepted_nor_emitted():
+    answer = Answer(Request(tuple(PROMPT), (9,), Sampling(max_new_tokens=40)), room=4)
+    answer.first(1, 0.1)
+    answer.add([2, 3, 4, 5, 9], proposed=6, depth=6, width=1, at_s=0.2)
+    assert (answer.tokens, answer.finish_reason) == ([1, 2, 3, 4], "context")
     assert [(r.accepted, r.emitted) for r in answer.rounds] == [(2, 3)]
 
 

@@ -31,8 +31,8 @@ class Answer:
         """What one round gave: accepted tokens, then the bonus token. Once there is a finish reason, nothing is added."""
         if self.finish_reason:
             return
-        # A draft may reach past the limit and be accepted there: such tokens count nowhere.
-        accepted = min(len(tokens), self.limit - len(self.tokens)) - 1
+        # Past the context the target confirms nothing; past the limit it does, and what it confirms is accepted, not emitted.
+        accepted = min(len(tokens), self.room - len(self.tokens)) - 1
         emitted = self._deliver(tokens)
         self.rounds.append(Round(proposed, depth, width, accepted, emitted, at_s))
 

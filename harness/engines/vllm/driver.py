@@ -101,13 +101,10 @@ class Driver:
         (_, ttft), *steps = running.steps
         if len(counts) != len(running.steps):
             raise RuntimeError(f"request {name}: {len(running.steps)} steps delivered tokens, {len(counts)} were counted")
-        rounds, delivered = [], running.steps[0][0]
+        rounds = []
         for number, ((emitted, at_s), counted) in enumerate(zip(steps, counts[1:], strict=True)):
             depth, width = shapes.get(number) or (counted.drafted, min(counted.drafted, 1))
-            # vLLM drafts past the limit and may accept there: such tokens count nowhere (metrics.md).
-            accepted = min(counted.given - 1, running.limit - delivered - 1)
-            rounds.append(Round(counted.drafted, depth, width, accepted, emitted, at_s))
-            delivered += emitted
+            rounds.append(Round(counted.drafted, depth, width, counted.given - 1, emitted, at_s))
         finish_reason = "stop" if reason == "stop" else running.limit_reason
         decoded = Decoded(tuple(running.tokens), finish_reason, ttft, running.steps[-1][1], tuple(rounds))
         self._forget(name)
