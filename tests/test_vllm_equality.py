@@ -6,8 +6,8 @@ from vllm_runs import TorchAnswers, ask_child, configuration, needs_vllm, told, 
 from strategies.base import DraftTree, Proposer
 
 pytestmark = needs_vllm
-LENGTH = 40
-MIXED = [8, 40, 17, 33, 25, 12, 40, 21]  # answers of a batch end at different times
+LENGTH = 24
+MIXED = [8, 24, 17, 22, 20, 12, 24, 21]  # answers of a batch end at different times
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,8 @@ class WithoutDrafts(Proposer):
 def test_chunked_prefill_and_preemption(torch_says, tmp):
     """Twelve requests in a cache for about three, prompts in chunks. A request that lost its place has its tokens computed
     again, and the step that ends this gives one token without a draft: a round that proposes nothing, there and only there."""
-    run = {"name": "tight", "batch": 8, "requests": [torch_says.request(i, LENGTH) for i in range(12)]}
+    length = 40
+    run = {"name": "tight", "batch": 8, "requests": [torch_says.request(i, length) for i in range(12)]}
     tight = dict(block_size=32, num_gpu_blocks_override=24)
     settings = dict(max_model_len=512, max_num_batched_tokens=200)
     found = ask_child(tmp, torch_says.folder, configuration("ddtree"), [run], settings=settings, **tight)
@@ -156,11 +157,11 @@ def test_chunked_prefill_and_preemption(torch_says, tmp):
     assert found["settings"]["cache_blocks"] == 24 and len(preempted) >= 2
     proposer = torch_says.engine._proposers["ddtree"]
     for number in range(12):
-        answer, expected = found["tight"]["answers"][str(number)], torch_says.decode("ddtree", number, LENGTH)
+        answer, expected = found["tight"]["answers"][str(number)], torch_says.decode("ddtree", number, length)
         if str(number) in preempted:
             silent = {index for index, r in enumerate(answer["rounds"]) if r["proposed"] == 0}
             torch_says.engine._proposers["ddtree"] = WithoutDrafts(proposer, silent)
-            again = torch_says._decode("ddtree", number, LENGTH)
+            again = torch_says._decode("ddtree", number, length)
             torch_says.engine._proposers["ddtree"] = proposer
             assert again.tokens == expected.tokens
             expected = again
