@@ -28,6 +28,13 @@ def pytest_pycollect_makemodule(module_path, parent):
     return collector(module_path, parent)
 
 
+def pytest_collection_modifyitems(items):
+    """The kernels in Triton's interpreter take longest: side by side with the rest, not after it."""
+    from interpreted import Child
+
+    items.sort(key=lambda item: not isinstance(item, Child))
+
+
 @pytest.fixture
 def loggers_as_before():
     """hydra.verbose=true would have every later command of this process say all that Hydra does."""

@@ -269,7 +269,7 @@ def test_fewer_tokens_wanted_than_a_block_has(model, arms, truth, wanted):
         decoded = run(model, proposer, PROMPT, wanted)
         assert list(decoded.tokens) == truth[:wanted] and decoded.finish_reason == "length"
         assert 1 + sum(r.emitted for r in decoded.rounds) == wanted
-        assert all(r.emitted == r.accepted + 1 for r in decoded.rounds)
+        assert all(r.emitted <= r.accepted + 1 for r in decoded.rounds) and all(r.emitted == r.accepted + 1 for r in decoded.rounds[:-1])
 
 
 @pytest.mark.parametrize("room", [1, 2, 3, 9])
