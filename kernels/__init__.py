@@ -7,7 +7,7 @@ from kernels.decoder_layer import LayerWeights, over_cache, side_by_side, stacke
 from kernels.device import on_gpu
 from kernels.layers import apply_rope, linear_add, norm_linear, norm_swiglu, rope_tables, rotate, rotate_into, swiglu
 from kernels.masks import ancestor_bits, ancestor_mask, unpack_bits
-from kernels.packed import PackedLinear, pack, packed
+from kernels.packed import PackedLinear, pack, packed, products_of
 from kernels.rows import Rows, causal_mask, row_mask
 from kernels.sampling import draw, likeliest, probabilities
 from kernels.tree import best_first_tree
@@ -39,6 +39,7 @@ __all__ = [
     "over_cache",
     "pack",
     "packed",
+    "products_of",
     "probabilities",
     "rope_tables",
     "rotate",

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kernels.attention import attention
 from kernels.layers import linear_add, norm_linear, norm_swiglu, rotate_into
+from kernels.native import layers as native
 from kernels.packed import packed
 from kernels.rows import Rows
 
@@ -41,6 +42,8 @@ def over_cache(layer: LayerWeights, x: Tensor, rope: tuple[Tensor, Tensor], keys
     ``layer`` is a ``LayerWeights`` or anything with its attributes. The rows' own keys and values are written behind
     ``rows.lengths``.
     """
+    if (out := native.decoder_layer(layer, x, rope, keys, values, rows)) is not None:
+        return out
     qkv = norm_linear(x, layer.attention_norm, layer.qkv)
     queries = rotate_into(qkv, rope, layer.heads, layer.q_norm, layer.k_norm, keys, values, rows.lengths)
     x = linear_add(attention(queries, keys, values, rows), layer.out, x)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from kernels.cache import write_rows
 from kernels.device import on_gpu
+from kernels.native.layers import NativeLinear
 
 
 def rope_tables(positions: Tensor, inverse_frequencies: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -43,7 +44,7 @@ def norm_linear(x: Tensor, norm: nn.RMSNorm, linear: nn.Linear) -> Tensor:
         from kernels.triton_kernels import few_rows
 
         return few_rows.norm_linear(x, norm.weight, norm.eps, linear.weight)
-    return linear(norm(x))
+    return linear(x, norm) if isinstance(linear, NativeLinear) else linear(norm(x))
 
 
 def linear_add(x: Tensor, linear: nn.Linear, residual: Tensor) -> Tensor:
@@ -61,7 +62,7 @@ def norm_swiglu(x: Tensor, norm: nn.RMSNorm, gate_up: nn.Linear) -> Tensor:
         from kernels.triton_kernels import few_rows
 
         return few_rows.norm_swiglu(x, norm.weight, norm.eps, gate_up.weight)
-    return swiglu(gate_up(norm(x)))
+    return swiglu(norm_linear(x, norm, gate_up))
 
 
 def _fused(x: Tensor, linear: nn.Linear) -> bool:

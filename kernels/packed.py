@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from kernels.device import on_gpu
 from kernels.huge_pages import collapse
+from kernels.native.layers import NativeLinear, takes
 
 
 class PackedLinear(nn.Module):
@@ -50,6 +51,7 @@ class PairedNorm(nn.Module):
 
 
 _product = torch.ops.mkldnn._linear_pointwise.default
+_PACKED = (PackedLinear, NativeLinear)
 
 
 def packed(module: nn.Module | None) -> nn.Module | None:
@@ -58,7 +60,7 @@ def packed(module: nn.Module | None) -> nn.Module | None:
     if weight is None or weight.requires_grad or not packs(weight):
         return module
     if type(module) is nn.Linear and module.bias is None:
-        return PackedLinear(weight)
+        return NativeLinear(weight) if takes(weight) else PackedLinear(weight)
     return PairedNorm(module) if type(module) is nn.RMSNorm else module
 
 
@@ -74,6 +76,12 @@ def pack(model: nn.Module) -> None:
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             setattr(parent, name, packed(child))
-    places = [module.place for module in model.modules() if isinstance(module, PackedLinear)]
+    places = [module.place for module in model.modules() if isinstance(module, _PACKED)]
     places += [(parameter.data_ptr(), parameter.nbytes) for parameter in model.parameters() if parameter.device.type == "cpu"]
     collapse(places)
+
+
+def products_of(model: nn.Module) -> str | None:
+    """What multiplies the packed layers of ``model``: oneDNN, or the C kernels' instructions; ``None``: nothing is packed."""
+    found = {module.products if isinstance(module, NativeLinear) else "oneDNN" for module in model.modules() if isinstance(module, _PACKED)}
+    return " and ".join(sorted(found)) or None

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import torch
 
+from harness.cache_folder import cache_folder
 from harness.errors import UserError
+from kernels.native import layers as native
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -58,3 +60,15 @@ def seconds_of(work: Callable[[], None], device: torch.device) -> float:
     end.record()
     end.synchronize()
     return begin.elapsed_time(end) / 1000
+
+
+def use_cpu_kernels(wanted: bool | None, device: torch.device, dtype: torch.dtype) -> None:
+    """Whether layers that are packed from now on are the C kernels'. Raises ``UserError`` where they are wanted and cannot be had."""
+    reason = None
+    if device.type != "cpu":
+        reason = f"engine.device={device} has kernels of its own"
+    elif dtype is not torch.bfloat16:
+        reason = f"they take bfloat16, not {str(dtype).removeprefix('torch.')}"
+    unused = native.use(None if reason or wanted is False else cache_folder() / "kernels")
+    if wanted and (reason or unused):
+        raise UserError(f"engine.cpu_kernels=true: {reason or unused}; take null or false")

@@ -13,19 +13,22 @@ from harness.engines.torch.bytes_moved import cache_bytes_per_token, copy_bytes_
 from harness.engines.torch.captured import CapturedPool
 from harness.engines.torch.costs import RoundCosts
 from harness.engines.torch.decode import decode, decode_with
-from harness.engines.torch.device import pick_device, pick_dtype
+from harness.engines.torch.device import pick_device, pick_dtype, use_cpu_kernels
 from harness.errors import UserError
 from harness.models.dense import build
 from harness.models.weights import load_checkpoint, resolve, sha256
 from harness.records import Decoded, Request
-from kernels import PackedLinear, pack
+from kernels import pack, products_of
 from strategies.base import Proposer, TargetView
 
 MOST_THREADS = os.cpu_count() or 1
 
 
 class TorchEngine:
-    """See ``harness.engines.base.Engine``. ``threads`` None leaves torch's own choice; ``captured_graphs`` None: on a GPU."""
+    """See ``harness.engines.base.Engine``. ``threads`` None leaves torch's own choice; ``captured_graphs`` None: on a GPU.
+
+    ``cpu_kernels`` None: the C kernels where they are of use and can be compiled.
+    """
 
     def __init__(
         self,
@@ -34,6 +37,7 @@ class TorchEngine:
         device: str = "auto",
         threads: int | None = None,
         captured_graphs: bool | None = None,
+        cpu_kernels: bool | None = None,
     ) -> None:
         from hydra.utils import instantiate
 
@@ -43,6 +47,7 @@ class TorchEngine:
             torch.set_num_threads(threads)
         self.device = pick_device(device)
         self.dtype = pick_dtype(model["dtype"], self.device)
+        use_cpu_kernels(cpu_kernels, self.device, self.dtype)
         checkpoint = load_checkpoint(resolve(model))
         self._tokenizer, self._checksum = checkpoint.tokenizer, checkpoint.checksum
         self.model = build(checkpoint.config, checkpoint.tensors, self.dtype, self.device)
@@ -109,7 +114,7 @@ class TorchEngine:
             "cache_bytes_per_token": cache_bytes_per_token(self.model.config, self.dtype),
             "copy_bytes_per_s": copy_bytes_per_s(self.device),
             "attention": "scaled_dot_product_attention",
-            "packed_weights": any(isinstance(module, PackedLinear) for module in self.model.modules()),
+            "cpu_kernels": products_of(self.model),
             "captured_graphs": self.captured,
             "prefix_caching": False,
         }

@@ -1,0 +1,115 @@
+"""Linear layers and decoder layers over a cache through the C kernels: bf16, on a CPU, without gradients.
+
+A row's outputs never depend on the rows beside it, and its attention goes through its own sequence in order, wherever in a draft
+tree the row lies: verified in a tree or decoded alone, it gives the same numbers to the last bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from kernels.native.library import library, products
+from kernels.rows import Rows
+
+TILE, STEP = 16, 32  # outputs and inputs of a tile of weights
+HEAD_DIMS = (32, 64, 96, 128, 160, 192, 224, 256)
+
+_library: ctypes.PyDLL | None = None
+
+
+def use(folder: Path | None) -> str | None:
+    """Let ``packed`` make layers of this kind from now on, of kernels compiled into ``folder``; ``None``: no longer.
+
+    Returns why there are none, or ``None``.
+    """
+    global _library
+    found = "they are switched off" if folder is None else library(folder)
+    _library = None if isinstance(found, str) else found
+    return found if isinstance(found, str) else None
+
+
+class NativeLinear(nn.Module):
+    """``nn.Linear`` without bias: the same product, its weight in the kernels' order alone."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        tiles = weight.detach().view(self.out_features // TILE, TILE, self.in_features // 2, 2).transpose(1, 2)
+        self.tiles = tiles.contiguous()
+        self._library = _library
+
+    def forward(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
+        """``x`` ``[..., in_features]``, normed first where there is a norm -> ``[..., out_features]``."""
+        x = x.contiguous()
+        out = x.new_empty(*x.shape[:-1], self.out_features)
+        weight, eps = (None, 0.0) if norm is None else (norm.weight.data_ptr(), epsilon(norm))
+        rows = x.numel() // self.in_features
+        self._library.linear(
+            x.data_ptr(), weight, eps, rows, self.in_features, self.out_features, self.tiles.data_ptr(), out.data_ptr(), torch.get_num_threads()
+        )
+        return out
+
+    @property
+    def products(self) -> str:
+        """What multiplies."""
+        return products(self._library)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Address and size [byte] of the weight."""
+        return self.tiles.data_ptr(), self.tiles.nbytes
+
+
+def takes(weight: Tensor) -> bool:
+    """Whether a linear layer with this ``weight`` ``[outputs, inputs]`` becomes a ``NativeLinear``."""
+    outputs, inputs = weight.shape
+    return _library is not None and weight.dtype is torch.bfloat16 and not outputs % TILE and not inputs % STEP
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int) for name in ("heads", "kv_heads", "dim", "hidden", "inner")),
+        *((name, ctypes.c_float) for name in ("eps", "head_eps")),
+        *((name, ctypes.c_void_p) for name in ("attention_norm", "q_norm", "k_norm", "mlp_norm", "qkv", "out", "gate_up", "down")),
+    ]
+
+
+def decoder_layer(layer, x: Tensor, rope: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, rows: Rows) -> Tensor | None:
+    """``kernels.over_cache`` of a layer made of ``NativeLinear``s; ``None``: not of this one, or not over this cache."""
+    if not isinstance(layer.qkv, NativeLinear) or rows.window is not None or keys.stride()[2:] != (keys.shape[-1], 1) or keys.stride() != values.stride():
+        return None
+    whole = getattr(layer, "_native", None)
+    if whole is None:
+        whole = _described(layer, *keys.shape[1::2])
+        object.__setattr__(layer, "_native", whole)
+    if whole is False:
+        return None
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    cos, sin = (table.expand(len(x), -1, -1, -1).contiguous() for table in rope)
+    mask = None if rows.mask is None else rows.mask.data_ptr()
+    layer.qkv._library.decoder_layer(
+        ctypes.addressof(whole), x.data_ptr(), out.data_ptr(), len(x), x.shape[1], cos.data_ptr(), sin.data_ptr(), keys.data_ptr(),
+        values.data_ptr(), keys.stride(0), keys.stride(1), rows.lengths.data_ptr(), mask, torch.get_num_threads(),
+    )  # fmt: skip
+    return out
+
+
+def _described(layer, kv_heads: int, dim: int) -> _Layer | bool:
+    """What the kernel reads of ``layer``, or False where one of its parts is not of the kind that it takes."""
+    linears = (layer.qkv, layer.out, layer.gate_up, layer.down)
+    if dim not in HEAD_DIMS or not all(isinstance(linear, NativeLinear) for linear in linears):
+        return False
+    heads = (layer.q_norm, layer.k_norm)
+    norms = [None if norm is None else norm.weight.data_ptr() for norm in (layer.attention_norm, *heads, layer.mlp_norm)]
+    eps = (epsilon(layer.attention_norm), 0.0 if layer.q_norm is None else epsilon(layer.q_norm))
+    places = [linear.tiles.data_ptr() for linear in linears]
+    return _Layer(layer.heads, kv_heads, dim, layer.qkv.in_features, layer.down.in_features, *eps, *norms, *places)
+
+
+def epsilon(norm: nn.Module) -> float:
+    return torch.finfo(norm.weight.dtype).eps if norm.eps is None else norm.eps

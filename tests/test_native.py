@@ -1,0 +1,177 @@
+"""The C kernels on a CPU: what they compute, that a row never depends on its company, and where they are used."""
+
+
+import pytest
+import torch
+from torch import nn
+from vllm_runs import configuration
+
+from harness.engines.torch import TorchEngine
+from harness.errors import UserError
+from harness.cache_folder import cache_folder
+from harness.records import Request, Sampling
+from kernels import LayerWeights, Rows, causal_mask, over_cache, packed, row_mask
+from kernels.native import layers as native
+from kernels.native import library as compiling
+from kernels.packed import packs
+
+PLAIN = ("-O3", "-march=x86-64-v3", "-fopenmp", "-shared", "-fPIC", "-std=gnu11")  # a machine without tiles
+TREE = torch.tensor([[-1, 0, 0, 1, 1, 3, 2, 5, 0, 4, 7]])
+DEPTHS = torch.tensor([[0, 1, 1, 2, 2, 3, 2, 4, 1, 3, 5]])
+
+
+@pytest.fixture(autouse=True, params=["this machine's", "plain"])
+def kernels(request, monkeypatch):
+    """Both products, where they can be compiled; none of them afterwards."""
+    if not packs(torch.empty(0, dtype=torch.bfloat16)):
+        pytest.skip("an x86 CPU that multiplies bf16")
+    if request.param == "plain":
+        monkeypatch.setattr(compiling, "FLAGS", PLAIN)
+    compiling.library.cache_clear()
+    if reason := native.use(cache_folder() / "kernels"):
+        pytest.skip(reason)
+    yield compiling.products(native._library)
+    native.use(None)
+    compiling.library.cache_clear()
+
+
+def test_the_flags_make_another_library(kernels, request):
+    assert (kernels == "AVX2") == ("plain" in request.node.callspec.params.values())
+
+
+@pytest.mark.parametrize("outputs, inputs", [(960, 576), (576, 1536), (16, 32), (48, 64)])
+@pytest.mark.parametrize("rows", [1, 2, 16, 17, 33, 100])
+def test_products(outputs, inputs, rows):
+    torch.manual_seed(0)
+    weight, x = torch.randn(outputs, inputs).bfloat16(), torch.randn(rows, inputs).bfloat16()
+    linear, norm = native.NativeLinear(weight), nn.RMSNorm(inputs, 1e-5).bfloat16()
+    norm.weight.data.uniform_(-2, 2)
+    expected = x.float() @ weight.float().T
+    torch.testing.assert_close(linear(x).float(), expected, rtol=2**-8, atol=1e-3 * inputs**0.5)
+    normed = nn.functional.rms_norm(x.float(), (inputs,), norm.weight.float(), 1e-5).bfloat16()
+    assert torch.equal(linear(x, norm), linear(normed)) or torch.allclose(linear(x, norm), linear(normed), rtol=2**-6, atol=0.1)
+    for row in (0, rows - 1):
+        assert torch.equal(linear(x[row]), linear(x)[row]) and torch.equal(linear(x[row], norm), linear(x, norm)[row])
+
+
+def test_numbers_that_are_none_stay_with_their_row():
+    linear = native.NativeLinear(torch.randn(32, 64).bfloat16())
+    x = torch.randn(3, 64).bfloat16()
+    alone = linear(x[0])
+    x[1, 5] = torch.nan
+    assert linear(x)[1].isnan().all() and torch.equal(linear(x)[0], alone) and not linear(x)[2].isnan().any()
+
+
+def random_layer(heads=9, kv_heads=3, dim=64, hidden=96, inner=160, qk_norm=False) -> LayerWeights:
+    torch.manual_seed(1)
+
+    def linear(inputs, outputs):
+        made = nn.Linear(inputs, outputs, bias=False).bfloat16().requires_grad_(False)
+        return made
+
+    def norm(width):
+        made = nn.RMSNorm(width, 1e-5).bfloat16().requires_grad_(False)
+        made.weight.uniform_(0.5, 1.5)
+        return made
+
+    norms = (norm(dim), norm(dim)) if qk_norm else (None, None)
+    qkv, out = linear(hidden, (heads + 2 * kv_heads) * dim), linear(heads * dim, hidden)
+    return LayerWeights(heads, norm(hidden), qkv, *norms, out, norm(hidden), linear(hidden, 2 * inner), linear(inner, hidden))
+
+
+def state(layer: LayerWeights, lengths: list[int], kv_heads: int, dim: int, rows: int):
+    torch.manual_seed(2)
+    hidden = layer.out.out_features
+    keys, values = torch.randn(2, len(lengths), kv_heads, max(lengths) + rows + 3, dim).bfloat16()
+    x = torch.randn(len(lengths), rows, hidden).bfloat16()
+    angles = torch.rand(len(lengths), 1, rows, dim // 2).repeat(1, 1, 1, 2) * 6
+    return x, (angles.cos().bfloat16(), angles.sin().bfloat16()), keys, values, torch.tensor(lengths)
+
+
+@pytest.mark.parametrize(
+    "heads, kv_heads, dim, qk_norm, lengths, rows",
+    [(9, 3, 64, False, [40], 1), (9, 3, 64, False, [5, 70, 0], 17), (4, 1, 32, True, [33], 9), (2, 2, 128, True, [100, 16], 40)],
+)
+@pytest.mark.parametrize("sight", ["tree", "chain", "all"])
+@torch.inference_mode()
+def test_a_layer_is_the_reference(heads, kv_heads, dim, qk_norm, lengths, rows, sight):
+    layer = random_layer(heads, kv_heads, dim, qk_norm=qk_norm)
+    assert type(layer.qkv) is native.NativeLinear
+    native.use(None)
+    plain = random_layer(heads, kv_heads, dim, qk_norm=qk_norm)
+    assert type(plain.qkv) is not native.NativeLinear
+    x, rope, keys, values, lengths = state(layer, lengths, kv_heads, dim, rows)
+    parents = torch.stack([(torch.arange(rows) - 1) // (2 + b) for b in range(len(x))])
+    masks = {"tree": row_mask(parents), "chain": causal_mask(len(x), rows, "cpu"), "all": None}
+    found, expected = [], []
+    for whose, told in ((layer, found), (plain, expected)):
+        caches = keys.clone(), values.clone()
+        told += [over_cache(whose, x, rope, *caches, Rows(lengths, masks[sight])), *caches]
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours.float(), theirs.float(), rtol=2**-5, atol=0.05)
+
+
+@torch.inference_mode()
+def test_a_row_of_a_tree_is_the_row_decoded_alone_bit_for_bit():
+    layer = random_layer()
+    for length in (0, 1, 15, 16, 31, 100):
+        x, rope, keys, values, lengths = state(layer, [length], 3, 64, 11)
+        whole = keys.clone(), values.clone()
+        tree = over_cache(layer, x, rope, *whole, Rows(lengths, row_mask(TREE)))
+        for row in range(11):
+            path = [row]
+            while TREE[0, path[0]] >= 0:
+                path.insert(0, int(TREE[0, path[0]]))
+            alone = keys.clone(), values.clone()
+            for at, of in enumerate(path):
+                tables = tuple(table[:, :, of : of + 1] for table in rope)
+                out = over_cache(layer, x[:, of : of + 1], tables, *alone, Rows(lengths + at))
+            assert torch.equal(out[0, 0], tree[0, row]), (length, row)
+
+
+@torch.inference_mode()
+def test_what_the_kernels_do_not_take_goes_the_other_road():
+    layer = random_layer()
+    x, rope, keys, values, lengths = state(layer, [20], 3, 64, 4)
+    seen = Rows(lengths, causal_mask(1, 4, "cpu"), window=3)
+    assert native.decoder_layer(layer, x, rope, keys, values, seen) is None
+    assert over_cache(layer, x, rope, keys, values, seen).shape == x.shape
+    assert type(packed(nn.Linear(32, 24, bias=False).bfloat16().requires_grad_(False))) is not native.NativeLinear
+    odd = random_layer(heads=2, kv_heads=1, dim=48)
+    assert native.decoder_layer(odd, *state(odd, [20], 1, 48, 4)[:4], Rows(lengths)) is None
+
+
+MODEL = {"name": "smollm2-135m", "path": None, "source": "harness.models.smollm2.fetch", "dtype": "bfloat16"}
+
+
+def test_smollm2_in_bf16_says_the_same_in_every_strategy(kernels):
+    names = ("baseline", "mtp", "dflash", "ddtree")
+    engine = TorchEngine(MODEL, {name: configuration(name) for name in names}, device="cpu")
+    assert engine.settings()["cpu_kernels"] == kernels
+    for question in ("What is the capital of France, and why?", "Write a function that adds two numbers."):
+        prompt = tuple(engine.render([{"role": "user", "content": question}]))
+        request = Request(prompt, engine.end_tokens, Sampling(max_new_tokens=40))
+        told = {name: engine.decode(name, request) for name in names}
+        assert len({decoded.tokens for decoded in told.values()}) == 1
+        assert len(told["ddtree"].rounds) < len(told["baseline"].rounds)
+
+
+def test_the_flag(monkeypatch):
+    for dtype, wanted, expected in (("float32", None, None), ("bfloat16", False, "oneDNN")):
+        engine = TorchEngine(MODEL | {"dtype": dtype}, {}, device="cpu", cpu_kernels=wanted)
+        assert engine.settings()["cpu_kernels"] == expected
+    with pytest.raises(UserError, match="engine.cpu_kernels=true: they take bfloat16, not float32"):
+        TorchEngine(MODEL | {"dtype": "float32"}, {}, device="cpu", cpu_kernels=True)
+    monkeypatch.setattr(compiling, "COMPILERS", ("no-compiler-here",))
+    monkeypatch.delenv("CC", raising=False)
+    compiling.library.cache_clear()
+    with pytest.raises(UserError, match="engine.cpu_kernels=true: no C compiler"):
+        TorchEngine(MODEL, {}, device="cpu", cpu_kernels=True)
+    assert TorchEngine(MODEL, {}, device="cpu").settings()["cpu_kernels"] == "oneDNN"
+
+
+def test_a_compiler_that_fails_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(compiling, "FLAGS", (*PLAIN, "-no-such-flag-there-is"))
+    compiling.library.cache_clear()
+    assert "fails" in native.use(tmp_path) and not list(tmp_path.glob("*.so"))
+    assert native._library is None
