@@ -1,6 +1,6 @@
 """Time of one target pass on a CPU and of its parts, by pytest-benchmark: ``python -m pytest benchmarks/test_cpu_step.py``.
 
-Random weights in SmolLM2-135M's sizes, bf16, 100 committed positions. A pass is one row (autoregressive), or a tree of 17 or 33.
+Random weights in SmolLM2-135M's sizes, bf16, 100 committed positions. A pass is one row (autoregressive), or a tree of 17, 33 or 64.
 Parts go through all layers' weights in turn, so that none stays in a cache: their time over the number of layers is one layer's.
 """
 
@@ -11,27 +11,29 @@ import torch
 
 import harness  # noqa: F401  before anything starts threads
 from benchmarks.round_cost import SHAPES, RandomTensors
+from harness.cache_folder import cache_folder
 from harness.models.dense import build
 from kernels import Rows, greedy_rows, pack, row_mask
+from kernels.native import layers as native
 from kernels.packed import packs
 
 CONTEXT = 100
-ROWS = [1, 17, 33]
+ROWS = [1, 17, 33, 64]
 DTYPE = torch.bfloat16
 pytestmark = pytest.mark.skipif(not packs(torch.empty(0, dtype=DTYPE)), reason="an x86 CPU that multiplies bf16")
 
 
-def model_of(packing: bool):
-    config, _ = SHAPES["smollm2-135m"]
-    model = build(config, RandomTensors(config, DTYPE, torch.device("cpu")), DTYPE, "cpu")
-    if packing:
-        pack(model)
-    return model
-
-
-@pytest.fixture(scope="module", params=["plain", "packed"])
+@pytest.fixture(scope="module", params=["plain", "oneDNN", "C"])
 def model(request):
-    return model_of(request.param == "packed")
+    """Plain torch, its weights in oneDNN's order, and the C kernels."""
+    config, _ = SHAPES["smollm2-135m"]
+    made = build(config, RandomTensors(config, DTYPE, torch.device("cpu")), DTYPE, "cpu")
+    if reason := native.use(cache_folder() / "kernels" if request.param == "C" else None):
+        if request.param == "C":
+            pytest.skip(reason)
+    if request.param != "plain":
+        pack(made)
+    return made
 
 
 @pytest.mark.parametrize("rows", ROWS)

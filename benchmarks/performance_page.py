@@ -1,0 +1,53 @@
+"""Put stored figures into docs/performance.md: ``python -m benchmarks.performance_page``.
+
+Reads results/cpu/baseline.json and baseline_compiled.json (of ``benchmarks.cpu_baseline``) and results/cpu/step.json, made by
+``python -m pytest benchmarks/test_cpu_step.py --benchmark-json=results/cpu/step.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from statistics import median
+
+from benchmarks.stored import ROOT
+
+CPU = ROOT / "results" / "cpu"
+PAGE = ROOT / "docs" / "performance.md"
+KINDS = {"plain": "plain torch", "oneDNN": "torch, weights in oneDNN's order", "C": "C kernels"}
+
+
+def main() -> None:
+    text, found = re.subn(r"<!-- cpu -->.*?<!-- /cpu -->", lambda _: f"<!-- cpu -->\n{steps()}\n\n{engines()}\n<!-- /cpu -->", PAGE.read_text(), flags=re.S)
+    if not found:
+        raise SystemExit(f"{PAGE.name} has no <!-- cpu --> … <!-- /cpu --> block")
+    PAGE.write_text(text)
+
+
+def steps() -> str:
+    """Milliseconds of a pass by rows."""
+    stored = json.loads((CPU / "step.json").read_text())
+    times: dict[tuple[str, int], float] = {}
+    for each in stored["benchmarks"]:
+        if each["name"].startswith("test_step["):
+            times[each["params"]["model"], each["params"]["rows"]] = median(each["stats"]["data"]) * 1000
+    rows = sorted({rows for _, rows in times})
+    lines = [f"| a pass over … rows, ms | {' | '.join(map(str, rows))} |", f"| --- |{' ---: |' * len(rows)}"]
+    lines += [f"| {name} | {' | '.join(f'{times[kind, count]:.1f}' for count in rows)} |" for kind, name in KINDS.items() if (kind, rows[0]) in times]
+    cpu = stored["machine_info"]["cpu"]
+    said = f"SmolLM2-135M's sizes, 100 positions before, arg-max included; {cpu['count']} cores, {cpu['brand_raw']}."
+    return "\n".join([*lines, "", said])
+
+
+def engines() -> str:
+    """Autoregressive decoding against vLLM's."""
+    lines = ["| SmolLM2-135M, bf16, one request, tokens/s | torch engine | vLLM | ratio [95 %] |", "| --- | ---: | ---: | ---: |"]
+    for name, file in {"vLLM eager": "baseline", "vLLM compiled": "baseline_compiled"}.items():
+        stored = json.loads((CPU / f"{file}.json").read_text())
+        speeds, (value, low, high) = stored["tokens_per_s"], stored["torch / vllm"]
+        lines.append(f"| against {name} | {speeds['torch']:.1f} | {speeds['vllm']:.1f} | {value:.2f} [{low:.2f}, {high:.2f}] |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
