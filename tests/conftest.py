@@ -28,6 +28,15 @@ def pytest_pycollect_makemodule(module_path, parent):
     return collector(module_path, parent)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Side by side are files, in order: what a file's tests share is made once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)
+
+
 def pytest_collection_modifyitems(items):
     """The kernels in Triton's interpreter take longest: side by side with the rest, not after it."""
     from interpreted import Child
