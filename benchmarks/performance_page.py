@@ -1,7 +1,8 @@
 """Put stored figures into docs/performance.md: ``python -m benchmarks.performance_page``.
 
-Reads results/cpu/baseline.json and baseline_compiled.json (of ``benchmarks.cpu_baseline``) and results/cpu/step.json, made by
-``python -m pytest benchmarks/test_cpu_step.py --benchmark-json=results/cpu/step.json``.
+Reads, under results/cpu/: baseline.json and baseline_compiled.json of ``benchmarks.cpu_baseline``; round_cost.json of
+``benchmarks.round_cost --shape smollm2-135m``; step.json of
+``python -m pytest benchmarks/test_cpu_step.py -k test_step --benchmark-json=FILE``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ KINDS = {"plain": "plain torch", "oneDNN": "torch, weights in oneDNN's order", "
 
 
 def main() -> None:
-    text, found = re.subn(r"<!-- cpu -->.*?<!-- /cpu -->", lambda _: f"<!-- cpu -->\n{steps()}\n\n{engines()}\n<!-- /cpu -->", PAGE.read_text(), flags=re.S)
+    block = "\n\n".join(["<!-- cpu -->", steps(), rounds(), engines(), "<!-- /cpu -->"])
+    text, found = re.subn(r"<!-- cpu -->.*?<!-- /cpu -->", lambda _: block, PAGE.read_text(), flags=re.S)
     if not found:
         raise SystemExit(f"{PAGE.name} has no <!-- cpu --> … <!-- /cpu --> block")
     PAGE.write_text(text)
@@ -36,6 +38,17 @@ def steps() -> str:
     lines += [f"| {name} | {' | '.join(f'{times[kind, count]:.1f}' for count in rows)} |" for kind, name in KINDS.items() if (kind, rows[0]) in times]
     cpu = stored["machine_info"]["cpu"]
     said = f"SmolLM2-135M's sizes, 100 positions before, arg-max included; {cpu['count']} cores, {cpu['brand_raw']}."
+    return "\n".join([*lines, "", said])
+
+
+def rounds() -> str:
+    """What a round of each strategy costs, drafting included."""
+    stored = json.loads((CPU / "round_cost.json").read_text())
+    lines = ["| a round of | ms | / an autoregressive step | floor / round |", "| --- | ---: | ---: | ---: |"]
+    for name, own in stored["strategies"].items():
+        lines.append(f"| {name} | {own['round_s'] * 1000:.1f} | {own['over_baseline']:.2f} | {own['share_of_floor']:.2f} |")
+    asked = stored["asked"]
+    said = f"SmolLM2-135M's sizes, random weights, {asked['context']} positions before; floor {stored['floor_s'] * 1000:.1f} ms."
     return "\n".join([*lines, "", said])
 
 

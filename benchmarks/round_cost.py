@@ -24,13 +24,13 @@ import harness  # noqa: F401  before anything starts threads
 from benchmarks.stored import where
 from harness.engines.torch.bytes_moved import cache_bytes_per_token, copy_bytes_per_s, weight_bytes
 from harness.engines.torch.captured import CapturedRounds
-from harness.engines.torch.device import pick_device, pick_dtype, seconds_of
+from harness.engines.torch.device import pick_device, pick_dtype, seconds_of, use_cpu_kernels
 from harness.engines.torch.engine import target_view
 from harness.engines.torch.rounds import Rounds
 from harness.models.config import ModelConfig, tensor_shapes
 from harness.models.dense import DenseModel, build
 from harness.records import Sampling
-from kernels import pack
+from kernels import pack, products_of
 from strategies.base import Proposer
 from strategies.baseline import NoProposer
 from strategies.ddtree.proposer import TreeProposer
@@ -131,6 +131,7 @@ def main() -> int:
     device = pick_device("auto")
     dtype = pick_dtype(arguments.dtype, device)
     captured = device.type == "cuda" and not arguments.eager
+    use_cpu_kernels(None, device, dtype)
     config, sizes = SHAPES[arguments.shape]
     model = build(config, RandomTensors(config, dtype, device), dtype, device)
     copied, weights = copy_bytes_per_s(device), weight_bytes(model)
@@ -139,6 +140,7 @@ def main() -> int:
     asked = {name: value for name, value in vars(arguments).items() if name != "output"}
     found = {
         "environment": where(), "asked": asked, "weights": "random", "dtype": str(dtype), "captured_graphs": captured,
+        "cpu_kernels": products_of(model),
         "copy_bytes_per_s": copied, "floor_bytes": moved, "floor_s": moved / copied, "strategies": {},
     }  # fmt: skip
     for name, proposer in proposers(model, sizes, [int(budget) for budget in arguments.budgets.split(",")]).items():

@@ -9,9 +9,13 @@ from hypothesis import settings
 
 import harness  # noqa: F401  before torch, so that its threads wait as the command's do
 
-# Tests side by side (pytest -n 2) take a core each, and so do the commands that they start.
-if "PYTEST_XDIST_WORKER" in os.environ:
+# Tests side by side (pytest -n 2) take a core each, and so do the commands that they start: threads of several that wait for one
+# another on the same cores are slower than one thread.
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
 
 # A shell that starts the tests in the background lets them, and all that they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harness.engines.vllm.arguments import usable_cores
 from harness.records import Request, Sampling
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,7 +22,7 @@ needs_vllm = [
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed (docs/vllm.md)"),
 ]
 SETTINGS = dict(
-    device="cpu", dtype="float32", threads=os.cpu_count(), max_model_len=1024, max_num_seqs=8, max_num_batched_tokens=4096,
+    device="cpu", dtype="float32", threads=usable_cores(), max_model_len=1024, max_num_seqs=8, max_num_batched_tokens=4096,
     kv_cache_gib=0.5, gpu_memory_utilization=0.5, enforce_eager=True,
 )  # fmt: skip
 
