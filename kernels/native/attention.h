@@ -22,7 +22,7 @@ static void score_block(const float *queries, int count, int dim, const bf16 *ke
   }
 }
 
-// Scores -> weights that sum to 1. Returns nothing: in place, zeros up to a multiple of 16.
+// Scores become weights that sum to 1, and zeros behind them up to a multiple of 16.
 static void softmax(float *scores, long count) {
   long whole = (count + WIDTH - 1) / WIDTH * WIDTH;
   for (long i = count; i < whole; i++) scores[i] = -__builtin_inff();
@@ -64,7 +64,8 @@ static void add_values(const float *weights, long stride, const bf16 *values, lo
 }
 
 // Rows [from, to) of a request's new rows behind length committed positions; queries [row][group][dim] lie scaled, in fp32.
-// mask [rows][rows] says which rows see which; none: every row sees every row. out[row] points at group * dim outputs.
+// mask [rows][rows] says which rows see which; none: every row sees every row. A row's group * dim outputs lie at out + out_stride * row.
+// scores: room for (queries rounded up to 4) * (stride + rows rounded up to 16), stride for every position and 16 more.
 static void attend(
     const float *queries, int from, int to, int rows, int group, int dim, const bf16 *keys, const bf16 *values, long length,
     const uint8_t *mask, bf16 *out, long out_stride, float *scores, long stride
