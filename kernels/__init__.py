@@ -1,6 +1,6 @@
 """Draft-tree kernels: plain-torch references that a reader can check against the papers, and Triton kernels for a GPU."""
 
-from kernels.acceptance import GreedyChoices, SampledChoices, accept, accepted_path, greedy_rows, walk
+from kernels.acceptance import GreedyChoices, SampledChoices, accept, accepted_path, emitted, greedy_rows, walk
 from kernels.attention import attention, attention_with_lse, merge_attention, visible_rows
 from kernels.cache import keep_rows, write_rows
 from kernels.decoder_layer import LayerWeights, over_cache, side_by_side, stacked
@@ -8,6 +8,7 @@ from kernels.device import on_gpu
 from kernels.layers import apply_rope, linear_add, norm_linear, norm_swiglu, rope_tables, rotate, rotate_into, swiglu
 from kernels.masks import ancestor_bits, ancestor_mask, unpack_bits
 from kernels.packed import PackedLinear, pack, packed, products_of
+from kernels.paged import PagedCaches, PagedRows, paged_attention
 from kernels.rows import Rows, causal_mask, row_mask
 from kernels.sampling import draw, likeliest, probabilities
 from kernels.tree import best_first_tree
@@ -16,6 +17,8 @@ __all__ = [
     "GreedyChoices",
     "LayerWeights",
     "PackedLinear",
+    "PagedCaches",
+    "PagedRows",
     "Rows",
     "SampledChoices",
     "accept",
@@ -28,6 +31,7 @@ __all__ = [
     "best_first_tree",
     "causal_mask",
     "draw",
+    "emitted",
     "greedy_rows",
     "keep_rows",
     "likeliest",
@@ -39,6 +43,7 @@ __all__ = [
     "over_cache",
     "pack",
     "packed",
+    "paged_attention",
     "products_of",
     "probabilities",
     "rope_tables",

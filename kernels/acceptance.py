@@ -75,6 +75,22 @@ def _in_tensors(paths: list[list[int]], longest: int, device) -> tuple[Tensor, T
     return path, torch.tensor([min(len(rows), longest) for rows in paths], device=device)
 
 
+def emitted(tokens: Tensor, path: Tensor, kept: Tensor, bonus: Tensor, width: int) -> Tensor:
+    """What a round gives each request: accepted tokens, the bonus token, then -1; int32 ``[batch, width]``.
+
+    ``tokens`` ``[batch, rows]`` of the trees, ``path``, ``kept`` and ``bonus`` of the walk; ``width`` at least ``path``'s.
+    """
+    if on_gpu(tokens):
+        from kernels.triton_kernels import walk as kernel
+
+        return kernel.emitted(tokens, path, kept, bonus, width)
+    given = torch.full((len(tokens), width), -1, dtype=torch.int32)
+    for own, row_tokens, rows, count, last in zip(given, tokens, path, kept.tolist(), bonus, strict=True):
+        own[: count - 1] = row_tokens[rows[1:count]]
+        own[count - 1] = last
+    return given
+
+
 def greedy_rows(logits: Tensor) -> Tensor:
     """The arg-max of ``logits`` ``[batch, rows, vocab]``, int64 ``[batch, rows]``: the first of equal ones, no NaN but where all are."""
     best = likeliest(logits)
@@ -126,6 +142,7 @@ class SampledChoices(Choices):
 
     def __init__(self, logits: Tensor, uniforms: Tensor, temperature: float, top_k: int, top_p: float) -> None:
         self._logits, self._uniforms, self._warp = logits, uniforms, (temperature, top_k, top_p)
+        self.rows = logits.shape[1]
 
     def __call__(self, request: int, row: int, depth: int) -> int:
         chances = probabilities(self._logits[request, row], *self._warp)

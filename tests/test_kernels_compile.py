@@ -135,6 +135,28 @@ def test_a_layer_in_fp32(launched, on_an_h200, rows, head_dim):
     assert few_rows.norm_swiglu(x, torch.empty(576), 1e-6, torch.empty(3072, 576)).shape == (2, rows, 1536)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rows", [1, 17, 64, 129])
+def test_trees_over_pages(launched, on_an_h200, shape, rows, dtype):
+    from kernels import PagedRows
+    from kernels.triton_kernels import commit, paged, walk
+
+    _, _, heads, kv_heads, head_dim = SHAPES[shape]
+    numbers, queries = torch.zeros(2, dtype=torch.int64), torch.empty(2 * rows, heads, head_dim, dtype=dtype)
+    bits = torch.zeros(2, rows, -(-rows // 64), dtype=torch.int64)
+    for keys, values in (
+        torch.empty(2, 9, 16, kv_heads, head_dim, dtype=dtype).unbind(0),
+        torch.empty(9, kv_heads, 16, 2 * head_dim, dtype=dtype).transpose(1, 2).split(head_dim, dim=-1),
+    ):
+        step = PagedRows(numbers, numbers, numbers, torch.zeros(2, 4, dtype=torch.int32), bits, rows)
+        paged.paged_attention(queries, keys, values, step, head_dim**-0.5, torch.empty_like(queries))
+        path = torch.zeros(2, min(rows, 16), dtype=torch.int64)
+        commit.keep_slots(keys, numbers, numbers, numbers, path)
+    walk.emitted(bits[..., 0], path, numbers, numbers, 16)
+    assert len(set(launched)) >= 3
+
+
 def test_a_mark_outside_the_ring_is_refused():
     from kernels.triton_kernels.stamp import stamp
 

@@ -49,3 +49,25 @@ def walk_kernel(
     tl.store(path_ptr + request * longest + place, path.to(tl.int64), mask=place < longest)
     tl.store(kept_ptr + request, kept.to(tl.int64))
     tl.store(bonus_ptr + request, bonus)
+
+
+def emitted(tokens: Tensor, path: Tensor, kept: Tensor, bonus: Tensor, width: int) -> Tensor:
+    """``kernels.acceptance.emitted``: int32 ``[batch, width]``."""
+    batch, longest = path.shape
+    given = torch.empty(batch, width, dtype=torch.int32, device=path.device)
+    emitted_kernel[(batch,)](
+        tokens.contiguous(), path, kept, bonus, given, tokens.shape[1], longest, width,
+        WIDTH=triton.next_power_of_2(width), num_warps=1,
+    )  # fmt: skip
+    return given
+
+
+@triton.jit
+def emitted_kernel(tokens_ptr, path_ptr, kept_ptr, bonus_ptr, given_ptr, rows, longest, width, WIDTH: tl.constexpr):
+    request = tl.program_id(0).to(tl.int64)
+    place = tl.arange(0, WIDTH)
+    last = tl.load(kept_ptr + request) - 1
+    accepted = tl.load(path_ptr + request * longest + place + 1, mask=place < last, other=0)
+    token = tl.load(tokens_ptr + request * rows + accepted, mask=place < last, other=-1)
+    token = tl.where(place == last, tl.load(bonus_ptr + request), token)
+    tl.store(given_ptr + request * width + place, token.to(tl.int32), mask=place < width)
