@@ -1,7 +1,7 @@
 """Draft-tree kernels: plain-torch references that a reader can check against the papers, and Triton kernels for a GPU."""
 
 from kernels.acceptance import GreedyChoices, SampledChoices, accept, accepted_path, emitted, greedy_rows, walk
-from kernels.attention import attention, attention_with_lse, merge_attention, visible_rows
+from kernels.attention import attention, visible_rows
 from kernels.cache import keep_rows, write_rows
 from kernels.decoder_layer import LayerWeights, over_cache, side_by_side, stacked
 from kernels.device import on_gpu
@@ -27,7 +27,6 @@ __all__ = [
     "ancestor_mask",
     "apply_rope",
     "attention",
-    "attention_with_lse",
     "best_first_tree",
     "causal_mask",
     "draw",
@@ -36,7 +35,6 @@ __all__ = [
     "keep_rows",
     "likeliest",
     "linear_add",
-    "merge_attention",
     "norm_linear",
     "norm_swiglu",
     "on_gpu",

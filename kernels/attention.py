@@ -47,28 +47,6 @@ def _over_cache(queries: Tensor, keys: Tensor, values: Tensor, rows: Rows) -> Te
     return out.transpose(1, 2).reshape(batch, new, heads * head_dim)
 
 
-def attention_with_lse(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Grouped-query attention and the logarithm of each row's sum of exponentials, both fp32, to be merged with another part.
-
-    Shapes as in ``attention``; a row that sees nothing gets 0 and -inf. Returns ``[batch, heads, rows, head_dim]`` and
-    ``[batch, heads, rows]``.
-    """
-    batch, heads, rows, head_dim = queries.shape
-    folded = queries.reshape(batch, keys.shape[1], -1, rows, head_dim)
-    scores = (folded @ keys[:, :, None].transpose(-1, -2)).float() * scale
-    scores = scores.masked_fill(~visible[:, None, None], -torch.inf)
-    lse = scores.logsumexp(dim=-1)
-    weights = (scores - lse[..., None]).exp().nan_to_num(0.0)
-    out = weights.to(values.dtype) @ values[:, :, None]
-    return out.reshape(batch, heads, rows, head_dim).float(), lse.reshape(batch, heads, rows)
-
-
-def merge_attention(first: Tensor, first_lse: Tensor, second: Tensor, second_lse: Tensor) -> Tensor:
-    """Attention over the keys of both parts, from each part's output ``[..., head_dim]`` and log-sum-exp ``[...]``, fp32."""
-    share = torch.sigmoid(second_lse - first_lse)[..., None]
-    return torch.lerp(first, second, share)
-
-
 def visible_rows(tree_mask: Tensor, context: int) -> Tensor:
     """The whole mask of a round: every row sees the ``context`` committed positions, then its own ``tree_mask``.
 

@@ -14,11 +14,9 @@ from harness.engines.vllm.arguments import Settings, engine_arguments, environme
 from harness.errors import UserError
 from harness.models.export import hugging_face_folder
 from harness.models.weights import load_checkpoint
-from kernels import ancestor_mask, attention, attention_with_lse, merge_attention, visible_rows
-from strategies.ddtree.vllm_plugin.attention import StepAttention
-from strategies.ddtree.vllm_plugin.choosing import Uniforms
-from strategies.ddtree.vllm_plugin.plan import Grown, Step, Verified
-from strategies.ddtree.vllm_plugin.rectangles import new_rows, padded
+from kernels import SampledChoices
+from strategies.ddtree.vllm_plugin.choosing import StepChoices, Uniforms, sampler
+from strategies.ddtree.vllm_plugin.plan import Planned, Step, shapes
 from strategies.ddtree.vllm_plugin.refusals import needs_chain, refuse, refuse_layers
 from strategies.ddtree.vllm_plugin.versions import Seam
 
@@ -30,70 +28,64 @@ def tiny(tmp_path_factory):
     return write_pair(tmp_path_factory.mktemp("tiny"))
 
 
-# attention in two parts
-
-@pytest.mark.parametrize("group", [1, 3])
-def test_attention_over_context_and_new_rows_merges_to_attention_over_all(group):
-    torch.manual_seed(0)
-    batch, kv_heads, rows, context, dim = 2, 2, 6, 11, 8
-    queries = torch.randn(batch, group * kv_heads, rows, dim)
-    keys, values = torch.randn(2, batch, kv_heads, context + rows, dim)
-    mask = ancestor_mask(torch.tensor([[-1, 0, 0, 1, 1, 2], [-1, 0, 1, 2, 3, 4]]))
-    first = attention_with_lse(queries, keys[:, :, :context], values[:, :, :context], torch.ones(batch, rows, context).bool(), dim**-0.5)
-    second = attention_with_lse(queries, keys[:, :, context:], values[:, :, context:], mask, dim**-0.5)
-    merged = merge_attention(*first, *second).transpose(1, 2).flatten(2)
-    torch.testing.assert_close(merged, attention(queries, keys, values, visible_rows(mask, context)))
-
-
-def test_a_row_that_sees_nothing_weighs_nothing():
-    queries, keys, values = torch.randn(3, 1, 1, 2, 4)
-    nothing = torch.zeros(1, 2, 2, dtype=torch.bool)
-    out, lse = attention_with_lse(queries, keys, values, nothing, 0.5)
-    assert not out.any() and (lse == -torch.inf).all()
-    other = torch.randn(1, 1, 2, 4)
-    assert torch.equal(merge_attention(other, torch.zeros(1, 1, 2), out, lse), other)
-
-
-def test_padded_rectangles_of_uneven_trees_give_each_tree_its_own_attention():
-    """What FlashAttention's backend does with the new rows, on the CPU."""
-    torch.manual_seed(0)
-    trees = [Grown([-1, 5, 6, 7], [-1, 0, 0, 1], [0, 1, 1, 2]), Grown([-1, 5, 6], [-1, 0, 0], [0, 1, 1])]
-    step = Step([Verified(0, 2, 9, trees[0]), Verified(2, 8, 4, trees[1])], 11)
-    made = padded(StepAttention(step, torch.arange(11), torch.zeros(3, 2, dtype=torch.int32)))
-    query, key, value = torch.randn(3, 11, 2, 4)
-    out, lse = new_rows(made, query[made.rows], key[made.rows], value[made.rows], 0.5)
-    assert made.rows.tolist() == [2, 3, 4, 5, 8, 9, 10] and made.starts.tolist() == [0, 4, 7]
-    at = 0
-    for verified in step.requests:
-        rows = slice(verified.start, verified.start + verified.rows)
-        parts = (part[rows].transpose(0, 1)[None] for part in (query, key, value))
-        own, own_lse = attention_with_lse(*parts, verified.mask(torch.device("cpu")), 0.5)
-        torch.testing.assert_close(out[at : at + verified.rows], own[0].transpose(0, 1))
-        torch.testing.assert_close(lse[at : at + verified.rows], own_lse[0].T)
-        at += verified.rows
-
-
 # a step's plan
 
-def test_a_tree_that_is_cut_is_still_a_tree():
-    tree = Grown([-1, 4, 5, 6, 7], [-1, 0, 0, 1, 3], [0, 1, 1, 2, 3])
-    assert tree.branches and tree.shape == (3, 2)
-    assert tree.cut(2) == Grown([-1, 4], [-1, 0], [0, 1]) and not tree.cut(2).branches
-    assert Grown.chain([8, 9]) == Grown([-1, 8, 9], [-1, 0, 1], [0, 1, 2])
-    assert Grown.chain([]).shape == (0, 0) and Grown.chain([8, 9]).shape == (2, 1)
+TREE = torch.tensor([[9, 4, 5, 6, 7], [-1, 0, 0, 1, 3], [0, 1, 1, 2, 3]])
+ROOT = torch.tensor([[0], [-1], [0]])
 
 
-def test_only_branching_trees_need_their_own_attention():
-    tree, chain = Grown([-1, 4, 5], [-1, 0, 0], [0, 1, 1]), Grown.chain([4, 5])
-    mixed = Step([Verified(0, 0, 9, chain), Verified(1, 3, 9, tree)], 6)
-    assert [verified.index for verified in mixed.trees] == [1] and not mixed.only_trees
-    assert Step([Verified(0, 0, 9, tree)], 3).only_trees
-    assert Step([Verified(0, 0, 9, tree)], 3).trees[0].mask(torch.device("cpu")).tolist() == [[[1, 0, 0], [1, 1, 0], [1, 0, 1]]]
+def planned(rows: int, is_tree: bool = True, start: int = 0, first: int = 0, base: int = 0) -> Planned:
+    return Planned("x", start, first, base, rows, is_tree)
+
+
+def test_a_step_of_whole_trees_is_the_trees():
+    step = Step([planned(5, base=30), planned(5, start=5, first=5, base=8)], [TREE, TREE + 1], 10, torch.device("cpu"))
+    assert torch.equal(torch.stack([step.tokens, step.parents, step.depths], dim=1), torch.stack([TREE, TREE + 1]))
+    assert step.has_trees and step.only_trees and step.widest == 5
+    assert step.at.tolist() == step.logits_at.tolist() == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert step.linear.tolist() == [[30, 31, 32, 33, 34], [8, 9, 10, 11, 12]]
+
+
+def test_a_step_of_trees_that_are_cut_and_of_single_rows():
+    """What vLLM left off at the end is no node; behind its own rows a request repeats its last, which stands for itself alone."""
+    requests = [planned(1, False, start=6, first=0, base=6), planned(2, start=7, first=1, base=20), planned(4, start=9, first=3, base=30)]
+    step = Step(requests, [ROOT, TREE, TREE], 13, torch.device("cpu"))
+    assert step.has_trees and not step.only_trees and step.counts.tolist() == [0, 2, 4]
+    assert step.starts.tolist() == [6, 7, 9] and step.bases.tolist() == [6, 20, 30]
+    assert step.at.tolist() == [[6, 6, 6, 6], [7, 8, 8, 8], [9, 10, 11, 12]]
+    assert step.logits_at.tolist() == [[0, 0, 0, 0], [1, 2, 2, 2], [3, 4, 5, 6]]
+    assert step.parents.tolist() == [[-1, -1, -1, -1], [-1, 0, -1, -1], [-1, 0, 0, 1]]
+    assert step.depths.tolist() == [[0, 0, 0, 0], [0, 1, 1, 1], [0, 1, 1, 2]]
+    assert step.mask[1].tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    alone = Step([planned(1, False)], [ROOT], 1, torch.device("cpu"))
+    assert not alone.has_trees and not alone.only_trees
+
+
+def test_shapes_of_trees():
+    assert shapes([TREE[2], TREE[2, :2], torch.zeros(1, dtype=torch.int64)]) == [(3, 2), (1, 1), (0, 0)]
+    assert shapes([]) == []
+
+
+# choices
+
+def test_a_step_chooses_for_every_request_in_its_own_way():
+    torch.manual_seed(0)
+    logits, numbers = torch.randn(7, 5), Uniforms(3, torch.device("cpu"))
+    requests = [planned(3, first=1), planned(2, first=5)]
+    step = Step(requests, [TREE, TREE], 7, torch.device("cpu"))
+    params = SimpleNamespace(temperature=0.7, top_k=-1, top_p=0.9)
+    choices = StepChoices(logits, step.logits_at, {1: sampler(logits, requests[1], params, numbers, 4)})
+    own = SampledChoices(logits[None, 5:7], numbers.between(4, 6), 0.7, 0, 0.9)
+    whole = StepChoices(logits, step.logits_at, {1: own}).at_all(step.depths)
+    for row in range(3):
+        assert choices(0, row, row) == whole[0, row] == logits[1 + row].argmax()
+    for row in range(2):
+        assert choices(1, row, row) == whole[1, row] == own(0, row, row)
 
 
 def test_uniform_numbers_are_those_of_the_torch_engine():
     whole = torch.rand(1, 600, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
-    numbers = Uniforms(7)
+    numbers = Uniforms(7, torch.device("cpu"))
     assert torch.equal(numbers.between(250, 260), whole[:, 250:260])
     assert torch.equal(numbers.between(590, 600), whole[:, 590:])
 

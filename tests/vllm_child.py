@@ -84,15 +84,15 @@ def control(name):
         return
     import torch
 
-    from strategies.ddtree.vllm_plugin import plan, runner
+    from strategies.ddtree.vllm_plugin import cpu_attention, plan, runner
 
-    def everything_before(self, device):
-        return torch.ones(1, self.rows, self.rows, dtype=torch.bool, device=device).tril()
+    def everything_before(step):
+        return torch.ones(len(step.requests), step.widest, step.widest, dtype=torch.bool).tril()
 
     owner, attribute, off = {
-        "commit": (runner, "commit", lambda *_: None),
+        "commit": (cpu_attention.CPUCaches, "keep", lambda *_: None),
         "positions": (runner.TreeRunner, "_set_positions", lambda *_: None),
-        "mask": (plan.Verified, "mask", everything_before),
+        "mask": (plan.Step, "mask", property(everything_before)),
     }[name]
     usual = getattr(owner, attribute)
     setattr(owner, attribute, off)

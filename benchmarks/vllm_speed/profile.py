@@ -24,11 +24,11 @@ SPANS = (
     )),
     "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.propose",
     *(f"{_PLUGIN}.runner:TreeRunner.{name}" for name in (
-        "_prepare_inputs", "_plan", "_set_positions", "_build_attention_metadata", "_sample", "_walk", "_accepted_first", "_grow",
+        "_prepare_inputs", "_plan", "_set_positions", "_build_attention_metadata", "_sample", "_accepted_first", "_grow",
     )),
-    *(f"{_PLUGIN}.runner:{name}" for name in ("accept", "commit", "best_first_tree")),
+    *(f"{_PLUGIN}.runner:{name}" for name in ("accepted_path", "emitted", "best_first_tree")),
+    "kernels.paged:PagedCaches.keep",
     f"{_PLUGIN}.flash_attention:TreeFlashImpl.attend",
-    *(f"{_PLUGIN}.flash_attention:{name}" for name in ("padded", "flash_attn_varlen_func", "new_rows", "merge_attention")),
     f"{_PLUGIN}.cpu_attention:TreeCPUImpl.attend",
 )  # fmt: skip
 

@@ -10,28 +10,51 @@ from vllm import _custom_ops as ops
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend, CPUAttentionBackendImpl, _get_attn_isa
 
 from kernels import attention, visible_rows
+from kernels.paged import moves
 from strategies.ddtree.vllm_plugin.attention import StepAttention, TreeAttention
 
 
 class TreeCPUImpl(TreeAttention, CPUAttentionBackendImpl):
     BACKEND = "CPU_ATTN"
 
-    def attend(self, step: StepAttention, query, key, value, cache, output) -> None:
+    def attend(self, told: StepAttention, query, key, value, cache, output) -> None:
         block = cache.shape[2]
-        for tree, mask in zip(step.trees, step.masks, strict=True):
-            rows = slice(tree.start, tree.start + tree.rows)
-            context_keys, context_values = self.cache_rows(cache, step.context_slots(tree, block))
-            keys = torch.cat([context_keys, key[rows]]).transpose(0, 1)[None]
-            values = torch.cat([context_values, value[rows]]).transpose(0, 1)[None]
-            seen = attention(query[rows].transpose(0, 1)[None], keys, values, visible_rows(mask, tree.base))
-            output[rows] = seen.view(tree.rows, self.num_heads, self.head_size)
+        for index, request in enumerate(told.step.requests):
+            if not request.is_tree:
+                continue
+            rows = slice(request.start, request.start + request.rows)
+            before = torch.arange(request.base)
+            context = self.cache_rows(cache, told.rows.table[index, before // block].long() * block + before % block)
+            keys, values = (torch.cat([old, new[rows]]).transpose(0, 1)[None] for old, new in zip(context, (key, value), strict=True))
+            visible = visible_rows(told.rows.mask[index, None, : request.rows, : request.rows], request.base)
+            seen = attention(query[rows].transpose(0, 1)[None], keys, values, visible)
+            output[rows] = seen.view(request.rows, self.num_heads, self.head_size)
+
+    @staticmethod
+    def caches(layers) -> CPUCaches:
+        return CPUCaches(layers)
 
     def cache_rows(self, cache: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values ``[n, kv_heads, head_dim]`` at ``slots`` ``[n]`` of a layer's cache."""
         blocks, kv_heads, block, width = cache.shape
         keys_at, values_at = _places(cache.dtype, block, width // 2)
         flat, heads = cache.view(blocks, kv_heads, -1), torch.arange(kv_heads)[None, :, None]
         where, within = (slots // block)[:, None, None], slots % block
         return flat[where, heads, keys_at[within][:, None]], flat[where, heads, values_at[within][:, None]]
+
+
+class CPUCaches:
+    """vLLM's own writer puts accepted rows in place, so that no packing is written by hand."""
+
+    def __init__(self, layers) -> None:
+        self._layers = layers
+
+    def keep(self, slots: Tensor, starts: Tensor, path: Tensor) -> None:
+        sources, targets = moves(slots, starts, path)
+        if len(targets):
+            for layer in self._layers:
+                keys, values = layer.impl.cache_rows(layer.kv_cache, sources)
+                layer.impl.do_kv_cache_update(layer, keys, values, layer.kv_cache, targets)
 
 
 class TreeCPUBackend(CPUAttentionBackend):

@@ -1,77 +1,89 @@
-"""One step's verification: which rows of vLLM's flat batch are whose tree, and what the walk made of them."""
+"""One step's verification: which rows of vLLM's flat batch are whose tree. The host knows where they lie, the device what they are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from kernels import ancestor_mask
+from kernels import row_mask
 
 
 @dataclass(frozen=True)
-class Grown:
-    """A request's next tree as it was drafted, on the host; row 0 is the root, whose token vLLM has. Parents come first."""
+class Planned:
+    """A request's rows in this step: a tree's, or the one row behind which it gets a token (``is_tree`` false).
 
-    tokens: list[int]
-    parents: list[int]
-    depths: list[int]
-
-    @classmethod
-    def chain(cls, drafted: list[int]) -> Grown:
-        rows = range(len(drafted) + 1)
-        return cls([-1, *drafted], [row - 1 for row in rows], list(rows))
-
-    def cut(self, rows: int) -> Grown:
-        """The first rows: whatever vLLM leaves off at the end, the rest is still a tree."""
-        return Grown(self.tokens[:rows], self.parents[:rows], self.depths[:rows])
-
-    @property
-    def branches(self) -> bool:
-        return any(parent != row - 1 for row, parent in enumerate(self.parents))
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Depth and width (the most nodes at one depth). Places that vLLM fills, token -1, are no nodes."""
-        nodes = [depth for token, depth in zip(self.tokens[1:], self.depths[1:], strict=True) if token >= 0]
-        return (max(nodes), max(map(nodes.count, set(nodes)))) if nodes else (0, 0)
-
-
-@dataclass
-class Verified:
-    """One request's rows in this step: ``start`` in the flat batch, ``base`` their first position, ``index`` in the batch.
-
-    ``path`` is filled by the walk: accepted rows from the root on.
+    ``start`` is the first of ``rows`` rows in the flat batch, ``first`` in the step's logits, ``base`` its position.
     """
 
-    index: int
+    name: str
     start: int
+    first: int
     base: int
-    tree: Grown
-    path: list[int] = field(default_factory=list)
-
-    @property
-    def rows(self) -> int:
-        return len(self.tree.tokens)
-
-    def mask(self, device: torch.device) -> Tensor:
-        """bool ``[1, rows, rows]``: a row sees its ancestors and itself."""
-        return ancestor_mask(torch.tensor([self.tree.parents])).to(device)
+    rows: int
+    is_tree: bool
 
 
-@dataclass
 class Step:
-    """All requests of a step, and the trees among them whose rows need their own positions and mask."""
+    """All requests of a step as rectangles ``[requests, widest]`` on the device, int64, sent there in one copy.
 
-    requests: list[Verified]
-    tokens: int
+    ``at`` and ``logits_at`` say which rows of the flat batch and of the logits are a request's, ``linear`` the positions
+    one after another; behind a request's own rows its last stands again. ``starts``, ``bases`` and ``counts`` ``[requests]``;
+    ``counts`` is 0 for what is no tree. ``tokens``, ``parents`` (-1 behind a tree) and ``depths`` are the trees'. The walk
+    fills ``path`` ``[requests, longest]``, ``kept`` and ``bonus`` ``[requests]``.
+    """
 
-    @property
-    def trees(self) -> list[Verified]:
-        return [request for request in self.requests if request.tree.branches]
+    path: Tensor
+    kept: Tensor
+    bonus: Tensor
 
-    @property
-    def only_trees(self) -> bool:
-        """Whether every row of the batch belongs to one of ``trees``."""
-        return sum(request.rows for request in self.trees) == self.tokens
+    def __init__(self, requests: Sequence[Planned], trees: Sequence[Tensor], tokens: int, device: torch.device) -> None:
+        """``trees`` int64 ``[3, rows]`` each: tokens, parents and depths as they were grown, perhaps more rows than are left."""
+        self.requests = requests
+        self.widest = max(request.rows for request in requests)
+        self.has_trees = any(request.is_tree for request in requests)
+        self.only_trees = sum(request.rows for request in requests if request.is_tree) == tokens
+        told = [(r.start, r.base, r.rows * r.is_tree, r.first, r.rows) for r in requests]
+        starts, bases, counts, firsts, rows = np.array(told, dtype=np.int64).T
+        within = np.minimum(np.arange(self.widest), rows[:, None] - 1)
+        rectangles = [within, starts[:, None] + within, firsts[:, None] + within, bases[:, None] + within]
+        batch = len(requests)
+        # Each of these begins at a multiple of 16 bytes, whatever the batch: what kernels are compiled for.
+        of_requests = np.zeros((3, batch + batch % 2), dtype=np.int64)
+        of_requests[:, :batch] = starts, bases, counts
+        sent = to_device(np.concatenate([part.ravel() for part in (of_requests, *rectangles)]), device)
+        self.starts, self.bases, self.counts = sent[: of_requests.size].view(3, -1)[:, :batch]
+        within, self.at, self.logits_at, self.linear = sent[of_requests.size :].view(4, batch, self.widest)
+        columns = torch.stack([_of_width(tree, self.widest) for tree in trees], dim=1)
+        if min(request.rows for request in requests) < self.widest:
+            columns = columns.gather(2, within.expand(3, -1, -1))
+            columns[1].masked_fill_(within < torch.arange(self.widest, device=device), -1)
+        self.tokens, self.parents, self.depths = columns
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """Who sees whom of the trees' rows, as ``row_mask`` gives it; behind a tree a row sees itself."""
+        return row_mask(self.parents)
+
+
+def _of_width(tree: Tensor, widest: int) -> Tensor:
+    return tree[:, :widest] if tree.shape[1] >= widest else F.pad(tree, (0, widest - tree.shape[1]))
+
+
+def to_device(numbers: np.ndarray, device: torch.device) -> Tensor:
+    """Without waiting for it, where the device is another than the host."""
+    tensor = torch.from_numpy(numbers)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+def shapes(depths: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Depth and width (the most nodes at one depth) of trees with these ``depths`` ``[rows]`` each; one read-back for all."""
+    if not depths:
+        return []
+    told = (tree.tolist()[1:] for tree in torch.cat(list(depths)).cpu().split([len(tree) for tree in depths]))
+    return [(max(nodes), max(map(nodes.count, set(nodes)))) if nodes else (0, 0) for nodes in told]

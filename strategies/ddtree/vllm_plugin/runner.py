@@ -4,6 +4,8 @@
     _build_attention_metadata   attention layers of the target learn of the trees
     _sample                     the target chooses at every row, the walk accepts, accepted rows move behind the context
     propose_draft_token_ids     the drafter gets the accepted rows only, its slots grow the next trees
+
+Trees stay on the device: where every request gets a whole one, the host reads nothing but what vLLM reads anyway.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ import logging
 import torch
 from vllm.v1.outputs import SamplerOutput
 
-from kernels import accept, best_first_tree
-from strategies.ddtree.vllm_plugin.attention import StepAttention, commit
-from strategies.ddtree.vllm_plugin.choosing import Choices, Uniforms
-from strategies.ddtree.vllm_plugin.plan import Grown, Step, Verified
+from kernels import accepted_path, best_first_tree, emitted
+from strategies.ddtree.vllm_plugin.attention import Caches, StepAttention
+from strategies.ddtree.vllm_plugin.choosing import StepChoices, Uniforms, sampler
+from strategies.ddtree.vllm_plugin.plan import Planned, Step
 from strategies.ddtree.vllm_plugin.proposer import SlotProposer
 from strategies.ddtree.vllm_plugin.refusals import needs_chain, refuse_layers
 from strategies.dflash.vllm_worker import repair_key_norms, repair_taps
@@ -38,11 +40,17 @@ class TreeRunner:
         self._budget = config.additional_config["ddtree"]["budget"]
         slots = block_size(config.speculative_config.draft_model_config.hf_config) - 1
         self.drafter = SlotProposer(config, self.device, self, slots)
+        self._longest = min(self._budget, slots) + 1
+        self._root = torch.tensor([[0], [-1], [0]], device=self.device)
         self._step: Step | None = None
-        self._grown: dict[str, Grown] = {}
+        self._caches: Caches | None = None
+        self._drafted = False
+        # Of each request tokens, parents and depths ``[3, rows]`` of its next tree, on the device; its root is row 0.
+        self._grown: dict[str, torch.Tensor] = {}
         self._uniforms: dict[str, Uniforms] = {}
         self._seeds = torch.Generator().manual_seed(config.model_config.seed)
-        self.shapes: dict[str, list[tuple[int, int]]] = {}
+        # Of each request the depths ``[rows]`` of the trees of its steps, on the device.
+        self.shapes: dict[str, list[torch.Tensor]] = {}
         self.chains: set[str] = set()
         self.chained_requests = 0
 
@@ -61,35 +69,33 @@ class TreeRunner:
         prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
         self._forget_finished()
         self._step = self._plan(scheduler_output, num_scheduled_tokens)
-        self._set_positions([tree.base + depth for tree in self._step.trees for depth in tree.tree.depths])
+        self._set_positions(self._step.bases[:, None] + self._step.depths)
         return prepared
 
     def _plan(self, scheduler_output, num_scheduled_tokens) -> Step:
-        drafts, end, requests = scheduler_output.scheduled_spec_decode_tokens, 0, []
+        drafts, requests, end, logits = scheduler_output.scheduled_spec_decode_tokens, [], 0, 0
         for index, name in enumerate(self.input_batch.req_ids):
-            drafted = list(drafts.get(name, ()))
-            end += int(num_scheduled_tokens[index])
-            rows = len(drafted) + 1
-            base = int(self.input_batch.num_computed_tokens_cpu[index]) + int(num_scheduled_tokens[index]) - rows
-            grown = self._grown.get(name)
-            tree = grown.cut(rows) if grown and grown.tokens[1:rows] == drafted else Grown.chain(drafted)
-            requests.append(Verified(index, end - rows, base, tree))
-        return Step(requests, end)
+            drafted, new = len(drafts.get(name, ())), int(num_scheduled_tokens[index])
+            # A tree whose last nodes vLLM left off is a tree: parents come before children.
+            is_tree = drafted > 0 and name not in self.chains
+            rows = 1 + drafted * is_tree
+            end += new
+            logits += 1 + drafted
+            base = int(self.input_batch.num_computed_tokens_cpu[index]) + new - rows
+            requests.append(Planned(name, end - rows, logits - rows, base, rows, is_tree))
+        trees = [self._grown[request.name] if request.is_tree else self._root for request in requests]
+        return Step(requests, trees, end, self.device)
 
-    def _set_positions(self, positions: list[int]) -> None:
-        """Give the rows of the step's trees these positions, in order."""
-        if positions:
-            self.positions[self._tree_rows()] = torch.tensor(positions, dtype=self.positions.dtype, device=self.device)
-
-    def _tree_rows(self) -> torch.Tensor:
-        rows = [row for tree in self._step.trees for row in range(tree.start, tree.start + tree.rows)]
-        return torch.tensor(rows, device=self.device)
+    def _set_positions(self, positions: torch.Tensor) -> None:
+        """Give the rows of the step's trees these positions ``[requests, widest]``."""
+        if self._step.has_trees:
+            self.positions[self._step.at] = positions
 
     # 2. attention
 
     def _build_attention_metadata(self, *args, **kwargs):
         metadata, common = super()._build_attention_metadata(*args, **kwargs)
-        if self._step is not None and self._step.trees:
+        if self._step is not None and self._step.has_trees:
             told: dict[int, StepAttention] = {}
             for name in self._target_layers:
                 own = metadata[name]
@@ -104,46 +110,44 @@ class TreeRunner:
         step = self._step
         if step is None:  # a dummy run
             return super()._sample(logits, spec_decode_metadata)
-        width = max(request.rows for request in step.requests)
-        sampled = torch.full((len(step.requests), width), -1, dtype=torch.int32)
-        choices, chained, first = Choices(logits), [], 0
-        for request in step.requests:
-            name = self.input_batch.req_ids[request.index]
-            if name in self.chains:
-                chained.append(request)
-            elif not self.discard_request_mask.np[request.index]:
-                given = self._walk(name, request, choices, first)
-                sampled[request.index, : len(given)] = torch.tensor(given, dtype=torch.int32)
-                self.shapes.setdefault(name, []).append(request.tree.shape)
-            else:
-                sampled[request.index, 0] = 0  # a chunk of a prompt: vLLM throws its token away
-            first += request.rows
-        sampled = sampled.to(self.device)
+        chained = [index for index, request in enumerate(step.requests) if request.name in self.chains]
+        choices = StepChoices(logits, step.logits_at, self._samplers(logits))
+        longest = min(self._longest, step.widest)
+        step.path, step.kept, step.bonus = accepted_path(step.tokens, step.parents, step.depths, choices, longest)
+        drafted = spec_decode_metadata.max_spec_len if chained and spec_decode_metadata is not None else 0
+        sampled = emitted(step.tokens, step.path, step.kept, step.bonus, max(longest, drafted + 1))
+        for index, request in enumerate(step.requests):
+            if request.name not in self.chains and not self.discard_request_mask.np[index]:
+                self.shapes.setdefault(request.name, []).append(step.depths[index, : request.rows])
         logprobs = None
         if chained:
             stock = super()._sample(logits, spec_decode_metadata)
             logprobs = stock.logprobs_tensors
-            for request in chained:
-                sampled[request.index] = stock.sampled_token_ids[request.index]
-        if step.trees:
-            commit(list(self._target_layers.values()), self._attended.slots, step.trees)
+            for index in chained:
+                sampled[index] = stock.sampled_token_ids[index]
+        if step.has_trees:
+            if self._caches is None:
+                self._caches = self._attention.caches(list(self._target_layers.values()))
+            self._caches.keep(self._attended.slots, step.starts, step.path)
         return SamplerOutput(sampled_token_ids=sampled, logprobs_tensors=logprobs)
 
-    def _walk(self, name: str, request: Verified, choices: Choices, first: int) -> list[int]:
-        """The tokens that the step gives a request whose logits begin at row ``first``; fills its accepted path."""
-        state, tree = self.requests[name], request.tree
-        given = len(state.output_token_ids)
-        choose = choices.of(first, request.rows, state.sampling_params, lambda: self._numbers(name, state), given)
-        paths, bonuses = accept(torch.tensor([tree.tokens]), torch.tensor([tree.parents]), choose)
-        request.path = paths[0]
-        return [*(tree.tokens[row] for row in request.path[1:]), bonuses[0]]
+    def _samplers(self, logits: torch.Tensor) -> dict:
+        """Those of the step's requests, by index, that are neither greedy nor chains nor chunks of a prompt."""
+        samplers = {}
+        for index, request in enumerate(self._step.requests):
+            state = self.requests[request.name]
+            params = state.sampling_params
+            if params.temperature and request.name not in self.chains and not self.discard_request_mask.np[index]:
+                numbers = self._numbers(request.name, state)
+                samplers[index] = sampler(logits, request, params, numbers, len(state.output_token_ids))
+        return samplers
 
     def _numbers(self, name: str, state) -> Uniforms:
         if name not in self._uniforms:
             seed = state.sampling_params.seed
             if seed is None:
                 seed = int(torch.randint(1 << 62, (1,), generator=self._seeds))
-            self._uniforms[name] = Uniforms(seed)
+            self._uniforms[name] = Uniforms(seed, self.device)
         return self._uniforms[name]
 
     # 4. the next trees
@@ -151,47 +155,61 @@ class TreeRunner:
     def propose_draft_token_ids(
         self, scheduler_output, sampled_token_ids, sampling_metadata, hidden_states, sample_hidden_states,
         aux_hidden_states, spec_decode_metadata, common_attn_metadata, slot_mappings,
-    ) -> list[list[int]]:  # fmt: skip
-        self._accepted_first(aux_hidden_states)
+    ) -> list[list[int]] | torch.Tensor:  # fmt: skip
         chain = super().propose_draft_token_ids(
             scheduler_output, sampled_token_ids, sampling_metadata, hidden_states, sample_hidden_states,
-            aux_hidden_states, spec_decode_metadata, common_attn_metadata, slot_mappings,
+            self._accepted_first(aux_hidden_states), spec_decode_metadata, common_attn_metadata, slot_mappings,
         )  # fmt: skip
-        return self._grow(sampled_token_ids.tolist(), chain)
+        self._drafted = True
+        return self._grow(sampled_token_ids, chain)
 
-    def _accepted_first(self, features: list[torch.Tensor]) -> None:
-        """Bring accepted rows' features to the front of their request's rows, and positions back to one after another."""
-        trees = self._step.trees
-        if not trees:
-            return
-        self._set_positions([tree.base + row for tree in trees for row in range(tree.rows)])
-        moves = [(tree.start + row, tree.start + place) for tree in trees for place, row in enumerate(tree.path) if row != place]
-        if moves:
-            sources, targets = torch.tensor(moves, device=self.device).T
-            for feature in features:
-                feature[targets] = feature[sources]
+    def _accepted_first(self, features: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Accepted rows' features at the front of their request's rows, and positions back to one after another.
 
-    def _grow(self, sampled: list[list[int]], chain: torch.Tensor) -> list[list[int]]:
-        """Every request's next drafted tokens in tree order; trees are kept until they are verified."""
-        drafts: list[list[int]] = [[] for _ in sampled]
-        wanted: dict[int, list[int]] = {}
-        for index, name in enumerate(self.input_batch.req_ids):
+        ``features`` ``[tokens, hidden]`` each, which vLLM would join next.
+        """
+        step = self._step
+        if not step.has_trees:
+            return features
+        self._set_positions(step.linear)
+        joined = torch.cat(features, dim=-1)
+        order = torch.arange(len(joined), device=self.device)
+        order[step.at[:, : step.path.shape[1]]] = step.at.gather(1, step.path)
+        return [joined[order]]
+
+    def _grow(self, sampled: torch.Tensor, chain: torch.Tensor) -> list[list[int]] | torch.Tensor:
+        """Every request's next drafted tokens in tree order; trees are kept until they are verified.
+
+        A tensor ``[requests, nodes]`` where all requests get whole trees, which vLLM then reads as it reads its own drafts.
+        """
+        slots, names, discarded = self._slots(sampled), self.input_batch.req_ids, self.discard_request_mask.np
+        grown = {
+            depth: torch.stack(best_first_tree(self._step.bonus, self.drafter.slot_logits[:, :depth], self._budget)[:3])
+            for depth in set(slots) if depth > 0
+        }  # fmt: skip
+        for index, name in enumerate(names):
             self._grown.pop(name, None)
-            given = [token for token in sampled[index] if token >= 0]
-            if self.discard_request_mask.np[index] or not given:
-                continue
-            slots = min(self.drafter.slots, self._room(name, len(given)))
-            if slots > 0 and name in self.chains:
-                drafts[index] = chain[index, :slots].tolist()
-            elif slots > 0:
-                wanted.setdefault(slots, []).append(index)
-        for slots, indices in wanted.items():
-            roots = torch.tensor([[t for t in sampled[index] if t >= 0][-1] for index in indices], device=self.device)
-            grown = best_first_tree(roots, self.drafter.slot_logits[indices, :slots], self._budget)
-            for index, tokens, parents, depths in zip(indices, *(column.tolist() for column in grown[:3]), strict=True):
-                self._grown[self.input_batch.req_ids[index]] = Grown(tokens, parents, depths)
-                drafts[index] = tokens[1:]
-        return drafts
+            if slots[index] > 0 and name not in self.chains:
+                self._grown[name] = grown[slots[index]][:, index]
+        if grown.keys() == {self.drafter.slots} and not self.chains.intersection(names):
+            trees = grown[self.drafter.slots]
+            everyone = all(depth > 0 or discarded[index] for index, depth in enumerate(slots))
+            if everyone and trees.shape[2] == self.num_spec_tokens + 1:
+                return trees[0, :, 1:]  # vLLM overlooks those for chunks of prompts
+        tokens = {depth: trees[0, :, 1:].tolist() for depth, trees in grown.items()}
+        return [
+            [] if depth <= 0 else chain[index, :depth].tolist() if name in self.chains else tokens[depth][index]
+            for index, (depth, name) in enumerate(zip(slots, names, strict=True))
+        ]
+
+    def _slots(self, sampled: torch.Tensor) -> list[int]:
+        """How deep each request's next tree may be; 0 or less: it gets none. Near the end of a context the host reads ``sampled``."""
+        names, deepest = self.input_batch.req_ids, self.drafter.slots
+        given = [sampled.shape[1]] * len(names)
+        if any(self._room(name, most) < deepest for name, most in zip(names, given, strict=True)):
+            given = (sampled >= 0).sum(dim=1).tolist()
+        discarded = self.discard_request_mask.np
+        return [0 if discarded[index] else min(deepest, self._room(name, given[index])) for index, name in enumerate(names)]
 
     def _room(self, name: str, given: int) -> int:
         """How deep a tree vLLM has places for: behind the bonus token up to the end of the context."""
@@ -201,11 +219,12 @@ class TreeRunner:
     # around a step
 
     def sample_tokens(self, grammar_output):
+        self._drafted = False
         try:
             return super().sample_tokens(grammar_output)
         finally:
             self._step = None
-            if torch.is_tensor(self._draft_token_ids):
+            if torch.is_tensor(self._draft_token_ids) and not self._drafted:
                 # vLLM did not draft, as it does near the end of a context, and would have zeros verified.
                 self._draft_token_ids = [[] for _ in self.input_batch.req_ids]
 

@@ -79,7 +79,7 @@ def seams(device: str) -> tuple[Seam, ...]:
         Seam(_DRAFTER, "propose", (proposed, ("num_speculative_tokens", *proposed)), "a block's own length"),
         Seam(_DRAFTER, "_greedy_sample", (("hidden_states",),), "takes the slots' logits before arg-max"),
         Seam(attention, "forward", (_ATTENTION,), "each row of a tree sees context, ancestors and itself"),
-        Seam(attention, "do_kv_cache_update", (_UPDATE,), "writes accepted rows to their places"),
+        Seam(attention, "do_kv_cache_update", (_UPDATE,), "has new rows in the cache before forward; CPU: puts accepted rows in place"),
     )
 
 

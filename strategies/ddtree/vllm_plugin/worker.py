@@ -8,6 +8,7 @@ from vllm.platforms import current_platform
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
 from harness.errors import UserError
+from strategies.ddtree.vllm_plugin.plan import shapes
 from strategies.ddtree.vllm_plugin.refusals import refuse
 from strategies.ddtree.vllm_plugin.runner import TreeRunner
 from strategies.ddtree.vllm_plugin.versions import check_seams
@@ -39,7 +40,7 @@ class DDTreeWorker(Worker):
 
     def tree_shapes(self, request_id: str) -> list[tuple[int, int]]:
         """Depth and width of a request's trees, a step each, its prefill's (0, 0) first; told once."""
-        return self.model_runner.shapes.pop(request_id, [])
+        return shapes(self.model_runner.shapes.pop(request_id, ()))
 
     def chained_requests(self) -> int:
         """How many requests asked for what only a chain gives, since the start."""

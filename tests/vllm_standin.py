@@ -1,0 +1,69 @@
+"""Stand-ins for those modules of vLLM that the DDTree plugin builds on with a GPU, so that it can be imported without vLLM."""
+
+import importlib
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+
+import torch
+
+OURS = "strategies.ddtree.vllm_plugin"
+DEPENDENT = (f"{OURS}.flash_attention", f"{OURS}.proposer", f"{OURS}.runner", "strategies.dflash.vllm_worker")
+
+
+class StockImpl:
+    """vLLM's attention, as far as the plugin touches it."""
+
+    def __init__(self, head_size: int) -> None:
+        self.scale, self.head_size = head_size**-0.5, head_size
+
+    def forward(self, layer, query, key, value, cache, metadata, output, output_scale=None, output_block_scale=None):
+        output.fill_(7.0)
+
+
+class StockDrafter:
+    """vLLM's proposer: its ``propose`` ends with arg-maxes of the slots' hidden states."""
+
+    def __init__(self, vllm_config, device, runner) -> None:
+        self.device = device
+
+    def propose(self, hidden_states):
+        return self._greedy_sample(hidden_states).view(-1, self.slots)
+
+
+@dataclass
+class SamplerOutput:
+    sampled_token_ids: torch.Tensor
+    logprobs_tensors: object
+
+
+MODULES = {
+    "vllm": {}, "vllm.v1": {}, "vllm.v1.attention": {}, "vllm.v1.attention.backends": {}, "vllm.v1.spec_decode": {}, "vllm.v1.worker": {},
+    "vllm.platforms": {"current_platform": SimpleNamespace(is_cpu=lambda: True)},
+    "vllm.v1.worker.cpu_worker": {"CPUWorker": type("CPUWorker", (), {})},
+    "vllm.v1.outputs": {"SamplerOutput": SamplerOutput},
+    "vllm.v1.spec_decode.dflash": {"DFlashProposer": StockDrafter},
+    "vllm.v1.attention.backend": {"AttentionCGSupport": SimpleNamespace(NEVER="never")},
+    "vllm.v1.attention.backends.flash_attn": {
+        "FlashAttentionBackend": type("Backend", (), {}), "FlashAttentionImpl": StockImpl,
+        "FlashAttentionMetadataBuilder": type("Builder", (), {}),
+    },
+}  # fmt: skip
+
+
+@contextmanager
+def plugin():
+    """The plugin's modules ``flash_attention`` and ``runner``, imported over the stand-ins."""
+    usual = {name: module for name, module in sys.modules.items() if name == "vllm" or name.startswith("vllm.") or name in DEPENDENT}
+    for name in usual:
+        del sys.modules[name]
+    for name, members in MODULES.items():
+        sys.modules[name] = ModuleType(name)
+        vars(sys.modules[name]).update(members)
+    try:
+        yield SimpleNamespace(**{name: importlib.import_module(f"{OURS}.{name}") for name in ("flash_attention", "runner")})
+    finally:
+        for name in [name for name in sys.modules if name == "vllm" or name.startswith("vllm.") or name in DEPENDENT]:
+            del sys.modules[name]
+        sys.modules.update(usual)
