@@ -6,7 +6,7 @@ Configurations are random overrides of the real keys, given to ``python -m harne
 prompt and at most 8 tokens; every clean run's numbers are worked out again from its cells. Damaged folders (cut and emptied
 files, junk, lines of other runs and versions, files that cannot be read) go to ``harness.load``, ``python -m harness.gate``,
 ``resume=`` and, a few, ``python -m harness.report``; what these say must be true of the sound run. Every call is a process of
-its own. The last line on stdout is one JSON object. Exit status 1 when anything was found. Takes about half an hour.
+its own, two at a time. The last line on stdout is one JSON object. Exit status 1 when anything was found. Takes about half an hour.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import json
 import sys
 import tempfile
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,9 @@ def main() -> int:
     arguments = read_arguments()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         work = Path(folder)
-        cases = [*configured(arguments.seed, arguments.configurations, work), *damaged(arguments.seed, work)]
+        kinds = configured(arguments.seed, arguments.configurations, work), damaged(arguments.seed, work)
+        with ThreadPoolExecutor(len(kinds)) as pool:
+            cases = list(chain(*pool.map(list, kinds)))
     found = [case for case in cases if case["problems"]]
     report = {
         "environment": where(),
