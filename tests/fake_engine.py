@@ -32,6 +32,7 @@ class FakeEngine:
         device: str = "auto",
         threads: int | None = None,
         captured_graphs: bool | None = None,
+        cpu_kernels: bool | None = None,
         context_length: int = 100_000,
         differs: str | None = None,
         broken: str | None = None,
