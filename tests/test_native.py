@@ -65,21 +65,21 @@ def test_numbers_that_are_none_stay_with_their_row():
     assert linear(x)[1].isnan().all() and torch.equal(linear(x)[0], alone) and not linear(x)[2].isnan().any()
 
 
-def random_layer(heads=9, kv_heads=3, dim=64, hidden=96, inner=160, qk_norm=False) -> LayerWeights:
+def random_layer(heads=9, kv_heads=3, dim=64, hidden=96, inner=160, qk_norm=False, gain=1.0) -> LayerWeights:
     torch.manual_seed(1)
 
     def linear(inputs, outputs):
         made = nn.Linear(inputs, outputs, bias=False).bfloat16().requires_grad_(False)
         return made
 
-    def norm(width):
+    def norm(width, gain=1.0):
         made = nn.RMSNorm(width, 1e-5).bfloat16().requires_grad_(False)
-        made.weight.uniform_(0.5, 1.5)
+        made.weight.uniform_(0.5, 1.5).mul_(gain)
         return made
 
     norms = (norm(dim), norm(dim)) if qk_norm else (None, None)
     qkv, out = linear(hidden, (heads + 2 * kv_heads) * dim), linear(heads * dim, hidden)
-    return LayerWeights(heads, norm(hidden), qkv, *norms, out, norm(hidden), linear(hidden, 2 * inner), linear(inner, hidden))
+    return LayerWeights(heads, norm(hidden), qkv, *norms, out, norm(hidden, gain), linear(hidden, 2 * inner), linear(inner, hidden))
 
 
 def state(layer: LayerWeights, lengths: list[int], kv_heads: int, dim: int, rows: int):
@@ -112,6 +112,20 @@ def test_a_layer_is_the_reference(heads, kv_heads, dim, qk_norm, lengths, rows, 
         told += [over_cache(whose, x, rope, *caches, Rows(lengths, masks[sight])), *caches]
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours.float(), theirs.float(), rtol=2**-5, atol=0.05)
+
+
+@pytest.mark.parametrize("gain", [30.0, 90.0, 2000.0])
+@torch.inference_mode()
+def test_a_gate_far_from_zero_is_shut_or_open(gain):
+    """silu of what no exponential of fp32 can hold: 0 on one side, the gate itself on the other."""
+    sizes = {"heads": 2, "kv_heads": 2, "dim": 32, "hidden": 32, "inner": 32, "gain": gain}
+    layer = random_layer(**sizes)
+    native.use(None)
+    plain = random_layer(**sizes)
+    x, rope, keys, values, lengths = state(layer, [7], 2, 32, 3)
+    ours, theirs = (over_cache(each, x, rope, keys.clone(), values.clone(), Rows(lengths)) for each in (layer, plain))
+    assert ours.isfinite().all()
+    torch.testing.assert_close(ours.float(), theirs.float(), rtol=2**-5, atol=2**-5 * float(theirs.float().std()))
 
 
 @torch.inference_mode()

@@ -40,10 +40,11 @@ static inline float sum(floats v) {
   return v[0];
 }
 
-// e^x for x <= 88, to 2 units in the last place; 0 below -87.
+// e^x to 2 units in the last place; 0 below -87, and above 88 what it is there.
 static inline floats exponential(floats x) {
   const float shift = 12582912.f;  // 1.5 * 2^23: adding it leaves a whole number in the low bits
   floats kept = larger(x, all(-87.f));
+  kept = pick(kept > 88.f, all(88.f), kept);
   floats n = kept * 1.44269504f + shift;
   ints power = (ints)n - (ints)all(shift);
   n -= shift;
