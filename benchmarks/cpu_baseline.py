@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 import harness  # noqa: F401  before anything starts threads
-from benchmarks.stored import where
+from benchmarks.stored import where, write
 
 ENGINES = ("torch", "vllm")
 WARM_UP = 2
@@ -64,8 +64,7 @@ def main() -> int:
         "speeds": speeds,
     }
     if arguments.output:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+        write(arguments.output, found)
     print(json.dumps({key: found[key] for key in ("tokens_per_s", "torch / vllm")}))
     return 0
 

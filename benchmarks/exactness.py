@@ -29,6 +29,7 @@ import strategies.baseline  # noqa: E402
 import strategies.ddtree  # noqa: E402
 import strategies.dflash  # noqa: E402
 import strategies.mtp  # noqa: E402
+from benchmarks.stored import write  # noqa: E402
 from harness.engines.torch.decode import decode  # noqa: E402
 from harness.engines.torch.engine import target_view  # noqa: E402
 from harness.errors import UserError  # noqa: E402
@@ -50,8 +51,7 @@ def main() -> int:
     except UserError as error:
         print(f"exactness: {error}", file=sys.stderr)
         return 2
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+    write(arguments.output, report)
     print(json.dumps({"output": str(arguments.output), "prompts": len(report["prompts"]), **report["totals"]}))
     return 0 if all(total["identical"] == len(report["prompts"]) for total in report["totals"].values()) else 1
 

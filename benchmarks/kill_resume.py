@@ -28,6 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.stored import write  # noqa: E402
 from harness.store import CELLS, Store  # noqa: E402
 
 DEFAULT = ["suite.limit=4", "sampling.max_new_tokens=16", "model.dtype=float32"]
@@ -136,7 +137,7 @@ def main() -> int:
         print(json.dumps(found["trials"][-1]), flush=True)
     found |= {"kills": total, "passed": all(t["passed"] for t in found["trials"])}
     if arguments.output:
-        arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+        write(arguments.output, found)
     print(json.dumps({name: found[name] for name in ("kills", "passed", "undisturbed_s")}))
     return 0 if found["passed"] else 1
 

@@ -8,10 +8,9 @@ Reads, under results/cpu/: baseline.json and baseline_compiled.json of ``benchma
 from __future__ import annotations
 
 import json
-import re
 from statistics import median
 
-from benchmarks.stored import ROOT
+from benchmarks.stored import ROOT, fill
 
 CPU = ROOT / "results" / "cpu"
 PAGE = ROOT / "docs" / "performance.md"
@@ -19,11 +18,7 @@ KINDS = {"plain": "plain torch", "oneDNN": "torch, weights in oneDNN's order", "
 
 
 def main() -> None:
-    block = "\n\n".join(["<!-- cpu -->", steps(), rounds(), engines(), "<!-- /cpu -->"])
-    text, found = re.subn(r"<!-- cpu -->.*?<!-- /cpu -->", lambda _: block, PAGE.read_text(), flags=re.S)
-    if not found:
-        raise SystemExit(f"{PAGE.name} has no <!-- cpu --> … <!-- /cpu --> block")
-    PAGE.write_text(text)
+    fill(PAGE, "cpu", "\n\n".join([steps(), rounds(), engines()]))
 
 
 def steps() -> str:

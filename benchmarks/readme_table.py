@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.stored import fill  # noqa: E402
 from harness.report.environment import no_folder  # noqa: E402
 from harness.store import Store  # noqa: E402
 
@@ -28,12 +29,7 @@ def main(run: Path) -> None:
     # The README has a heading of its own, and says at more length what a column means.
     table = "\n".join(line for line in lines if not line.startswith(("# ", "- **")))
     table = re.sub(r"\n{3,}", "\n\n", table).strip()
-    block = f"<!-- table -->\n{table}\n\n![speedup and acceptance](docs/runs/quick/plot.png)\n<!-- /table -->"
-    readme = ROOT / "README.md"
-    text, found = re.subn(r"<!-- table -->.*?<!-- /table -->", lambda _: block, readme.read_text(), flags=re.S)
-    if not found:
-        sys.exit("README.md has no <!-- table --> … <!-- /table --> block")
-    readme.write_text(text)
+    fill(ROOT / "README.md", "table", f"{table}\n\n![speedup and acceptance](docs/runs/quick/plot.png)")
 
 
 def _without_folders(store: Store) -> None:

@@ -21,7 +21,7 @@ from statistics import median
 import torch
 
 import harness  # noqa: F401  before anything starts threads
-from benchmarks.stored import where
+from benchmarks.stored import where, write
 from harness.engines.torch.bytes_moved import cache_bytes_per_token, copy_bytes_per_s, weight_bytes
 from harness.engines.torch.captured import CapturedRounds
 from harness.engines.torch.device import pick_device, pick_dtype, seconds_of, use_cpu_kernels
@@ -151,8 +151,7 @@ def main() -> int:
         told = f"{1e3 * own['round_s']:.3f} ms a round, {own['over_baseline']:.2f} x baseline, floor / round {own['share_of_floor']:.2f}"
         print(f"{name}: {told}", file=sys.stderr)
     if arguments.output:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+        write(arguments.output, found)
     print(json.dumps({name: own["round_s"] for name, own in found["strategies"].items()}))
     return 0
 

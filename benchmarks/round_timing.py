@@ -26,6 +26,7 @@ LOOPS = 2000
 
 def main() -> int:
     from benchmarks.planned import plan_of
+    from benchmarks.stored import write
     from harness import stats, suites
     from harness.decoding import request_of
     from harness.metrics import decode_s, mean_round
@@ -59,7 +60,7 @@ def main() -> int:
         found["strategies"][strategy] = {"clock": clock, "runs": {"time_with / time_without": slower.to_json()}}
         print(strategy, json.dumps(found["strategies"][strategy]), flush=True)
     if arguments.output:
-        arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+        write(arguments.output, found)
     return 0
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 from statistics import median
 
@@ -23,9 +22,9 @@ import torch
 import harness  # noqa: F401  before anything starts threads
 from benchmarks.graph_time import captured, replay_s
 from benchmarks.round_cost import SHAPES, RandomTensors
-from benchmarks.stored import where
+from benchmarks.stored import where, write
 from harness.engines.torch.bytes_moved import cache_bytes_per_token, copy_bytes_per_s, weight_bytes
-from harness.engines.torch.device import pick_device, pick_dtype
+from harness.engines.torch.device import pick_device, pick_dtype, seconds_of
 from harness.models.dense import DenseModel, build
 from kernels import Rows, pack, row_mask
 
@@ -51,13 +50,7 @@ def pass_s(model: DenseModel, rows: int, context: int) -> float:
     assert one_pass().isfinite().all()
     if device.type == "cuda":
         return replay_s(captured(one_pass, 1))
-    return median(host_s(one_pass) for _ in range(3))
-
-
-def host_s(function) -> float:
-    begun = time.perf_counter()
-    function()
-    return time.perf_counter() - begun
+    return median(seconds_of(one_pass, device) for _ in range(3))
 
 
 def main() -> int:
@@ -98,8 +91,7 @@ def main() -> int:
                 print(f"{shape}, {context} positions, {rows} rows: {told}", file=sys.stderr)
         del model
     if arguments.output:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+        write(arguments.output, found)
     print(json.dumps(found["passes"]))
     return 0
 

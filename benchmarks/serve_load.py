@@ -27,6 +27,7 @@ sys.path[:0] = [str(ROOT)]
 
 import aiohttp  # noqa: E402
 
+from benchmarks.stored import write  # noqa: E402
 from harness.engines.openai import OpenAIEngine  # noqa: E402
 from harness.engines.openai.client import Client  # noqa: E402
 from harness.engines.openai.prometheus import Counters, gauge  # noqa: E402
@@ -57,8 +58,7 @@ def main() -> int:
     except UserError as error:
         print(f"serve_load: {error}", file=sys.stderr)
         return 2
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+    write(arguments.output, report)
     print(json.dumps({"output": str(arguments.output), "holds": report["holds"], **report["answers"]}))
     return 0 if all(report["holds"].values()) else 1
 

@@ -1,9 +1,11 @@
-"""What stored results of the scripts here tell of the machine: what it is, and none of its folders."""
+"""How the scripts here store results, and what these tell of the machine: what it is, and none of its folders."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import re
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,3 +40,18 @@ def nowhere(text: str, folder: Path) -> str:
     for place, name in places.items():
         text = text.replace(place, name) if len(place) > 1 else text
     return text
+
+
+def write(path: Path, found: Any) -> None:
+    """``found`` as JSON, a line a value; folders on the way are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def fill(page: Path, name: str, text: str) -> None:
+    """Put ``text`` between ``<!-- NAME -->`` and ``<!-- /NAME -->`` of ``page``, in place of what is there."""
+    block = f"<!-- {name} -->\n{text}\n<!-- /{name} -->"
+    filled, found = re.subn(rf"<!-- {name} -->.*?<!-- /{name} -->", lambda _: block, page.read_text(encoding="utf-8"), flags=re.S)
+    if not found:
+        sys.exit(f"{page.name} has no <!-- {name} --> … <!-- /{name} --> block")
+    page.write_text(filled, encoding="utf-8")

@@ -26,7 +26,7 @@ import harness  # noqa: F401  before anything starts threads
 from benchmarks.graph_time import captured, replay_s
 from benchmarks.products import Product, in_turn, products
 from benchmarks.round_cost import SHAPES
-from benchmarks.stored import where
+from benchmarks.stored import where, write
 from harness.engines.torch.bytes_moved import copy_bytes_per_s
 from kernels.triton_kernels import tiles
 from kernels.triton_kernels.few_rows import product as fused
@@ -137,7 +137,7 @@ def main() -> int:
         torch.cuda.empty_cache()
         environment = {part: said for part, said in where().items() if part != "packages"}
         environment |= {"triton": triton.__version__, "gpu": torch.cuda.get_device_name(), "copy_bytes_per_s": copied}
-        arguments.output.write_text(json.dumps({"environment": environment, "tiles": stored}, indent=1) + "\n")
+        write(arguments.output, {"environment": environment, "tiles": stored})
     print(json.dumps({name: stored[name]["share_of_floor"] for name in wanted}))
     return 0
 

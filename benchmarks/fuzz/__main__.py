@@ -26,7 +26,7 @@ from benchmarks.fuzz.configurations import configurations
 from benchmarks.fuzz.damages import damages
 from benchmarks.fuzz.folders import Folders
 from benchmarks.fuzz.runs import wrong_numbers
-from benchmarks.stored import ROOT, nowhere, where
+from benchmarks.stored import ROOT, nowhere, where, write
 
 REPORTED = ("nothing", "last line half written", "a cell taken away", "environment without cpu", "summary without strategies",
             "config.yaml of another run", "cells.jsonl binary")  # fmt: skip
@@ -47,8 +47,7 @@ def main() -> int:
         "problems": len(found),
         "cases": cases,
     }
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write(arguments.output, report)
     print(json.dumps({"output": str(arguments.output), "cases": len(cases), "problems": len(found), "counts": report["counts"]}))
     return 1 if found else 0
 

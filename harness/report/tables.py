@@ -68,8 +68,7 @@ def suites(subject: Subject) -> pd.DataFrame:
     rows = []
     for run in subject.runs:
         for name, figures in by_category(run.figures).items() if run.config["suite"].get("of") else ():
-            label = f"{run.letter}\u00a0·\u00a0{name}" if subject.several else name
-            rows.append({"suite · strategy": label, **texts(CATEGORY_COLUMNS, figures)})
+            rows.append({"suite · strategy": subject.name(run, name), **texts(CATEGORY_COLUMNS, figures)})
     return pd.DataFrame(rows)
 
 

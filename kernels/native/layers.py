@@ -16,7 +16,7 @@ from kernels.native.library import library, products
 from kernels.rows import Rows
 
 TILE, STEP = 16, 32  # outputs and inputs of a tile of weights
-HEAD_DIMS = (32, 64, 96, 128, 160, 192, 224, 256)
+HEAD_DIMS = range(32, 257, 32)
 
 _library: ctypes.PyDLL | None = None
 
@@ -80,7 +80,9 @@ class _Layer(ctypes.Structure):
 
 def decoder_layer(layer, x: Tensor, rope: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, rows: Rows) -> Tensor | None:
     """``kernels.over_cache`` of a layer made of ``NativeLinear``s; ``None``: not of this one, or not over this cache."""
-    if not isinstance(layer.qkv, NativeLinear) or rows.window is not None or keys.stride()[2:] != (keys.shape[-1], 1) or keys.stride() != values.stride():
+    if not isinstance(layer.qkv, NativeLinear) or rows.window is not None:
+        return None
+    if keys.stride() != values.stride() or keys.stride()[2:] != (keys.shape[-1], 1):
         return None
     whole = getattr(layer, "_native", None)
     if whole is None:

@@ -18,7 +18,8 @@ from harness.errors import UserError
 from harness.models.dense import build
 from harness.models.weights import load_checkpoint, resolve, sha256
 from harness.records import Decoded, Request
-from kernels import pack, products_of
+from kernels import on_gpu, pack, products_of
+from kernels.native.layers import NativeLinear
 from strategies.base import Proposer, TargetView
 
 MOST_THREADS = os.cpu_count() or 1
@@ -101,6 +102,13 @@ class TorchEngine:
         found, source.measured = source.measured, []
         return [{"strategy": strategy, **table.to_json()} for strategy, table in found]
 
+    def _attention(self) -> str:
+        """What attends in a round of the target; in a prefill torch's own does."""
+        if on_gpu(self.model.embed.weight):
+            return "kernels.triton_kernels.tree_attention"
+        native = isinstance(self.model.layers[0].qkv, NativeLinear)
+        return "kernels.native.decoder_layer" if native else "scaled_dot_product_attention"
+
     def settings(self) -> Mapping[str, Any]:
         return {
             "device": str(self.device),
@@ -113,7 +121,7 @@ class TorchEngine:
             "weight_bytes": self._weight_bytes,
             "cache_bytes_per_token": cache_bytes_per_token(self.model.config, self.dtype),
             "copy_bytes_per_s": copy_bytes_per_s(self.device),
-            "attention": "scaled_dot_product_attention",
+            "attention": self._attention(),
             "cpu_kernels": products_of(self.model),
             "captured_graphs": self.captured,
             "prefix_caching": False,

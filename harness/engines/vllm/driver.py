@@ -15,7 +15,6 @@ class Running:
     """A request under way: tokens delivered, and when each step's were available (seconds since it was handed over)."""
 
     request: Request
-    limit: int
     limit_reason: str
     started: float
     tokens: list[int] = field(default_factory=list)
@@ -45,7 +44,7 @@ class Driver:
         room = self.context_length - len(request.prompt_ids)
         wanted = request.sampling.max_new_tokens
         limit, reason = (wanted, "length") if wanted <= room else (room, "context")
-        self.running[name] = Running(request, limit, reason, started)
+        self.running[name] = Running(request, reason, started)
         prompt = {"prompt_token_ids": list(request.prompt_ids)}
         self._ids[name] = self.engine.add_request(name, prompt, sampling_params(request, limit))
 

@@ -22,7 +22,7 @@ from harness.models.weights import resolve
 # A run keeps the engine in its own process; a server has one for the API and one for the engine.
 _OF_A_RUN = ("VLLM_ENABLE_V1_MULTIPROCESSING",)
 # Options that concern a run alone.
-NOT_SERVED = ("timeout_s", "start_timeout_s")
+_NOT_SERVED = ("timeout_s", "start_timeout_s")
 
 
 def command(
@@ -30,7 +30,7 @@ def command(
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """The words of the command and its variables. Raises ``UserError`` for what vLLM or the strategy cannot run."""
     path = resolve(model)
-    given = {name: value for name, value in options.items() if name not in NOT_SERVED}
+    given = {name: value for name, value in options.items() if name not in _NOT_SERVED}
     settings, dtype = choose_settings(model["dtype"], load_vocabulary(path).context_length, **given)
     arguments = engine_arguments(hugging_face_folder(path, dtype), settings, strategy)
     # The API's defaults are plain: what a model's generation_config.json says would change answers behind a client's back.

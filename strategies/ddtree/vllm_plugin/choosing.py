@@ -48,13 +48,12 @@ class StepChoices(Choices):
     def __init__(self, logits: Tensor, at: Tensor, samplers: dict[int, SampledChoices]) -> None:
         self._logits, self._at, self._samplers = logits, at, samplers
 
-    @cached_property
     def _greedy(self) -> Tensor:
         return GreedyChoices(self._logits[None]).at_all(None)[0][self._at]
 
     @cached_property
     def _best(self) -> list[list[int]]:
-        return self._greedy.tolist()
+        return self._greedy().tolist()
 
     def __call__(self, request: int, row: int, depth: int) -> int:
         if request in self._samplers:
@@ -62,7 +61,7 @@ class StepChoices(Choices):
         return self._best[request][row]
 
     def at_all(self, depths: Tensor) -> Tensor:
-        chosen = self._greedy
+        chosen = self._greedy()
         for request, choices in self._samplers.items():
             rows = choices.rows
             chosen[request, :rows] = choices.at_all(depths[request : request + 1, :rows])[0]
