@@ -101,14 +101,20 @@ def ready(drafter, view):
 
 
 @torch.inference_mode()
-def round_s(model: DenseModel, proposer: Proposer, batch: int, context: int, captured: bool) -> list[float]:
-    """Seconds of a round, each the mean of ``ROUNDS`` that follow one another."""
+def begun_rounds(model: DenseModel, proposer: Proposer, batch: int, context: int, most: int, captured: bool) -> Rounds:
+    """Rounds of ``batch`` requests behind ``context`` random tokens, with room for ``most`` of them."""
     prompt = torch.randint(model.config.vocab_size, (context,), generator=torch.Generator().manual_seed(0)).tolist()
-    capacity = context + (1 + PIECES) * ROUNDS * proposer.longest + proposer.slack
-    sizes = model, proposer, batch, capacity, False
+    sizes = model, proposer, batch, context + most * proposer.longest + proposer.slack, False
     sampling = Sampling()
     rounds = CapturedRounds(*sizes, sampling=sampling, pool=torch.cuda.graph_pool_handle()) if captured else Rounds(*sizes)
     rounds.begin([prompt] * batch, sampling, [0] * batch)
+    return rounds
+
+
+@torch.inference_mode()
+def round_s(model: DenseModel, proposer: Proposer, batch: int, context: int, captured: bool) -> list[float]:
+    """Seconds of a round, each the mean of ``ROUNDS`` that follow one another."""
+    rounds = begun_rounds(model, proposer, batch, context, (1 + PIECES) * ROUNDS, captured)
 
     def piece() -> None:
         for _ in range(ROUNDS):
