@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import cycle
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +18,9 @@ EPS = 1e-6
 
 @dataclass(frozen=True)
 class Product:
-    """``outputs`` of ``inputs`` by one matrix; ``kind`` "norm" (norm before it), "add" (residual after it) or "gate" (norm,
-    then twice as many rows of the matrix, gate and up)."""
+    """``outputs`` of ``inputs`` by one matrix; ``kind`` "norm" and "head" (norm before it), "add" (residual after it) or "gate"
+    (norm, then twice as many rows of the matrix, gate and up). Of several rows the products within and between layers hand on
+    what the next norm needs, as in a round; the head's do without."""
 
     outputs: int
     inputs: int
@@ -36,12 +38,16 @@ class Product:
         """Each operand read once, the result written once."""
         return itemsize * (self.matrix[0] * self.inputs + rows * (self.inputs + self.outputs * (2 if self.kind == "add" else 1)))
 
-    def operands(self, rows: int, dtype: torch.dtype, device) -> dict[str, Tensor | float | bool]:
+    def operands(self, rows: int, dtype: torch.dtype, device) -> dict[str, Any]:
         """All but the matrix."""
-        made = {"x": torch.randn(rows, self.inputs, device=device).to(dtype)}
+        made: dict[str, Any] = {"x": torch.randn(rows, self.inputs, device=device).to(dtype)}
         if self.kind == "add":
-            return made | {"residual": torch.randn(rows, self.outputs, device=device).to(dtype)}
-        return made | {"norm": torch.rand(self.inputs, device=device).to(dtype) + 0.5, "eps": EPS, "gated": self.gated}
+            made["residual"] = torch.randn(rows, self.outputs, device=device).to(dtype)
+            return made if rows == 1 else made | {"following": torch.rand(self.outputs, device=device).to(dtype) + 0.5}
+        made |= {"norm": torch.rand(self.inputs, device=device).to(dtype) + 0.5, "eps": EPS, "gated": self.gated}
+        if rows > 1 and self.kind != "head":
+            made["scaled"] = handed_on(made["x"], made["norm"])
+        return made
 
     def matrices(self, dtype: torch.dtype, device) -> list[Tensor]:
         """As many as keep each other out of a GPU's L2; one on a CPU."""
@@ -50,7 +56,7 @@ class Product:
         made = torch.randn(copies, *self.matrix, dtype=dtype, device=device) * self.inputs**-0.5
         return list(made)
 
-    def reference(self, x: Tensor, weight: Tensor, norm=None, eps=0.0, gated=False, residual=None) -> Tensor:
+    def reference(self, x: Tensor, weight: Tensor, norm=None, eps=0.0, gated=False, residual=None, **_) -> Tensor:
         """In the precision of its operands, by torch's own kernels."""
         if norm is not None:
             x = torch.nn.functional.rms_norm(x, (self.inputs,), norm, eps)
@@ -61,6 +67,12 @@ class Product:
         return product if residual is None else residual + product
 
 
+def handed_on(x: Tensor, norm: Tensor, width: int = 64) -> tuple[Tensor, Tensor]:
+    """What the product before leaves for a norm: x times its weight, and sums of squares of ``width`` columns each."""
+    squares = x.float().square().unflatten(-1, (-1, width)).sum(dim=-1)
+    return (x.float() * norm.float()).to(x.dtype), squares.T.contiguous()
+
+
 def products(config: ModelConfig) -> dict[str, Product]:
     """Those of a layer, in their order, and the head's."""
     attended, hidden = config.num_heads * config.head_dim, config.hidden_size
@@ -69,7 +81,7 @@ def products(config: ModelConfig) -> dict[str, Product]:
         "out": Product(hidden, attended, "add"),
         "gate_up": Product(config.intermediate_size, hidden, "gate"),
         "down": Product(hidden, config.intermediate_size, "add"),
-        "head": Product(config.vocab_size, hidden, "norm"),
+        "head": Product(config.vocab_size, hidden, "head"),
     }
 
 

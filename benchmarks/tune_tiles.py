@@ -40,12 +40,13 @@ REPLAYS = 15
 def candidates(of: Product, rows: int) -> list[Tile]:
     """Cuts worth timing: weights in flight enough for the memory, no more shared memory or registers than there are."""
     found = [rule_of_thumb(rows, of.outputs, of.inputs, of.gated)]
-    if row_class(rows) == 1:
-        found += one_row(of)
+    if found[0].block_m == 1:
+        return list(dict.fromkeys([*found, *one_row(of)]))
     whole = max(16, row_class(rows))
     found += some_rows(of, whole)
     if of.outputs * of.inputs <= tiles._SMALL:
         found += [cut for block_m in (16, 32, 64) if block_m < whole for cut in some_rows(of, block_m)]
+        found += [cut for block_m in (16, 32, 64) if block_m <= whole for cut in narrow(of, block_m)]
     return list(dict.fromkeys(found))
 
 
@@ -70,6 +71,14 @@ def some_rows(of: Product, block_m: int) -> Iterator[Tile]:
                 yield Tile(block_m, block_n, block_k, split, warps=8 if wide * block_m > 64 * 128 else 4, stages=stages)
 
 
+def narrow(of: Product, block_m: int) -> Iterator[Tile]:
+    """Few outputs a program, so that a small matrix has programs enough for the device."""
+    for block_n, block_k, warps, stages in all_of((16, 32), (64, 128, 256), (1, 2, 4), (3, 5)):
+        sums = block_n * block_m * (2 if of.gated else 1) // (32 * warps)  # of a thread
+        if 4 <= sums <= 32 and block_k * (block_n + block_m) <= 256 * 96 and stages <= most_stages(block_m, block_n, block_k, of.gated, 2):
+            yield Tile(block_m, block_n, block_k, warps=warps, stages=stages)
+
+
 def runs(task: tuple[Product, int, Tile]) -> str | None:
     """Compile and run once; what is wrong with it, or None."""
     of, rows, cut = task
@@ -77,7 +86,7 @@ def runs(task: tuple[Product, int, Tile]) -> str | None:
     operands = of.operands(rows, DTYPE, "cuda")
     weight = (torch.randn(of.matrix, device="cuda") * of.inputs**-0.5).to(DTYPE)
     try:
-        result = fused(weight=weight, cut=cut, **operands)
+        result, _ = fused(weight=weight, cut=cut, **operands)
         torch.cuda.synchronize()
     except Exception as error:  # what a compiler says of one candidate must not end the search
         return f"{type(error).__name__}: {error}".splitlines()[0][:200]

@@ -3,7 +3,7 @@
 from kernels.acceptance import GreedyChoices, SampledChoices, accept, accepted_path, emitted, greedy_rows, walk
 from kernels.attention import attention, visible_rows
 from kernels.cache import keep_rows, write_rows
-from kernels.decoder_layer import LayerWeights, over_cache, side_by_side, stacked
+from kernels.decoder_layer import LayerWeights, over_cache, over_caches, side_by_side, stacked
 from kernels.device import on_gpu
 from kernels.layers import apply_rope, linear_add, norm_linear, norm_swiglu, rope_tables, rotate, rotate_into, swiglu
 from kernels.masks import ancestor_bits, ancestor_mask, unpack_bits
@@ -39,6 +39,7 @@ __all__ = [
     "norm_swiglu",
     "on_gpu",
     "over_cache",
+    "over_caches",
     "pack",
     "packed",
     "paged_attention",

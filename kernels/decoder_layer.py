@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -16,7 +17,7 @@ from kernels.rows import Rows
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """What ``over_cache`` reads of a layer. Projections that share an input are one matrix: fewer, larger products.
+    """What ``over_caches`` reads of a layer. Projections that share an input are one matrix: fewer, larger products.
 
     On a CPU each is ``packed``.
     """
@@ -36,18 +37,31 @@ class LayerWeights:
             object.__setattr__(self, field.name, packed(getattr(self, field.name)))
 
 
-def over_cache(layer: LayerWeights, x: Tensor, rope: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, rows: Rows) -> Tensor:
-    """``x`` ``[batch, rows, hidden]`` behind what ``keys`` and ``values`` ``[batch, kv_heads, capacity, head_dim]`` hold.
+def over_caches(
+    layers: Sequence[LayerWeights], x: Tensor, rope: tuple[Tensor, Tensor], caches: Iterable[tuple[Tensor, Tensor]], rows: Iterable[Rows]
+) -> Iterator[Tensor]:
+    """What each of ``layers`` makes of ``x`` ``[batch, rows, hidden]``, one after another, behind what its cache holds: pairs of
+    keys and values ``[batch, kv_heads, capacity, head_dim]``.
 
-    ``layer`` is a ``LayerWeights`` or anything with its attributes. The rows' own keys and values are written behind
+    A layer is a ``LayerWeights`` or anything with its attributes. The rows' own keys and values are written behind
     ``rows.lengths``.
     """
-    if (out := native.decoder_layer(layer, x, rope, keys, values, rows)) is not None:
-        return out
-    qkv = norm_linear(x, layer.attention_norm, layer.qkv)
-    queries = rotate_into(qkv, rope, layer.heads, layer.q_norm, layer.k_norm, keys, values, rows.lengths)
-    x = linear_add(attention(queries, keys, values, rows), layer.out, x)
-    return linear_add(norm_swiglu(x, layer.mlp_norm, layer.gate_up), layer.down, x)
+    norms = [*(layer.attention_norm for layer in layers[1:]), None]
+    scaled = None
+    for layer, (keys, values), seen, following in zip(layers, caches, rows, norms, strict=True):
+        if (out := native.decoder_layer(layer, x, rope, keys, values, seen)) is not None:
+            x = out
+        else:
+            qkv = norm_linear(x, layer.attention_norm, layer.qkv, scaled)
+            queries = rotate_into(qkv, rope, layer.heads, layer.q_norm, layer.k_norm, keys, values, seen.lengths)
+            x, scaled = linear_add(attention(queries, keys, values, seen), layer.out, x, layer.mlp_norm)
+            x, scaled = linear_add(norm_swiglu(x, layer.mlp_norm, layer.gate_up, scaled), layer.down, x, following)
+        yield x
+
+
+def over_cache(layer: LayerWeights, x: Tensor, rope: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, rows: Rows) -> Tensor:
+    """``over_caches`` for one layer."""
+    return next(over_caches([layer], x, rope, [(keys, values)], [rows]))
 
 
 def stacked(*linears: nn.Linear) -> nn.Linear:

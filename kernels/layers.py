@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,6 +11,9 @@ from torch import Tensor, nn
 from kernels.cache import write_rows
 from kernels.device import on_gpu
 from kernels.native.layers import NativeLinear
+
+if TYPE_CHECKING:
+    from kernels.triton_kernels.few_rows import Scaled
 
 
 def rope_tables(positions: Tensor, inverse_frequencies: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -38,30 +43,32 @@ def swiglu(gate_and_up: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
-def norm_linear(x: Tensor, norm: nn.RMSNorm, linear: nn.Linear) -> Tensor:
-    """``linear(norm(x))``."""
+def norm_linear(x: Tensor, norm: nn.RMSNorm, linear: nn.Linear, scaled: Scaled | None = None) -> Tensor:
+    """``linear(norm(x))``; ``scaled`` is what ``linear_add`` made of ``x`` for this norm, if it did."""
     if _fused(x, linear):
         from kernels.triton_kernels import few_rows
 
-        return few_rows.norm_linear(x, norm.weight, norm.eps, linear.weight)
+        return few_rows.norm_linear(x, norm.weight, norm.eps, linear.weight, scaled)
     return linear(x, norm) if isinstance(linear, NativeLinear) else linear(norm(x))
 
 
-def linear_add(x: Tensor, linear: nn.Linear, residual: Tensor) -> Tensor:
-    """``residual + linear(x)``."""
+def linear_add(
+    x: Tensor, linear: nn.Linear, residual: Tensor, following: nn.RMSNorm | None = None
+) -> tuple[Tensor, Scaled | None]:
+    """``residual + linear(x)``, and what spares the norm that follows some work."""
     if _fused(x, linear):
         from kernels.triton_kernels import few_rows
 
-        return few_rows.linear_add(x, linear.weight, residual)
-    return residual + linear(x)
+        return few_rows.linear_add(x, linear.weight, residual, None if following is None else following.weight)
+    return residual + linear(x), None
 
 
-def norm_swiglu(x: Tensor, norm: nn.RMSNorm, gate_up: nn.Linear) -> Tensor:
-    """silu(gate) * up, both products of ``norm(x)`` with one matrix, gate first."""
+def norm_swiglu(x: Tensor, norm: nn.RMSNorm, gate_up: nn.Linear, scaled: Scaled | None = None) -> Tensor:
+    """silu(gate) * up, both products of ``norm(x)`` with one matrix, gate first; ``scaled`` as for ``norm_linear``."""
     if _fused(x, gate_up):
         from kernels.triton_kernels import few_rows
 
-        return few_rows.norm_swiglu(x, norm.weight, norm.eps, gate_up.weight)
+        return few_rows.norm_swiglu(x, norm.weight, norm.eps, gate_up.weight, scaled)
     return swiglu(norm_linear(x, norm, gate_up))
 
 

@@ -94,6 +94,7 @@ def on_an_h200(monkeypatch):
     for module in (few_rows, rope, rotate, tree_attention):
         monkeypatch.setattr(module, "dependent_launch", lambda device: True)
     monkeypatch.setattr(tree_attention, "programs_at_once", lambda device: 132)
+    monkeypatch.setattr(tree_attention, "side_by_side", lambda device: True)
 
 
 SHAPES = {"qwen3-8b": (4096, 12288, 32, 8, 128), "smollm2-135m": (576, 1536, 9, 3, 64)}
@@ -117,9 +118,11 @@ def test_a_layer(launched, on_an_h200, shape, rows):
     queries = rotate.rotate_into(qkv, *tables, heads, *norms, 1e-6, *cache, lengths)
     bits = torch.zeros(1, rows, -(-rows // 64), dtype=torch.int64) if rows > 1 else None
     seen = tree_attention.tree_attention(queries, *cache, lengths, bits)
-    x = few_rows.linear_add(seen, bf16(hidden, heads * head_dim), x)
-    x = few_rows.linear_add(few_rows.norm_swiglu(x, bf16(hidden), 1e-6, bf16(2 * mlp, hidden)), bf16(hidden, mlp), x)
-    assert x.shape == (1, rows, hidden) and 7 <= len(launched) <= 8, "one for all layers, the others of each"
+    x, scaled = few_rows.linear_add(seen, bf16(hidden, heads * head_dim), x, bf16(hidden))
+    gated = few_rows.norm_swiglu(x, bf16(hidden), 1e-6, bf16(2 * mlp, hidden), scaled)
+    x, scaled = few_rows.linear_add(gated, bf16(hidden, mlp), x, bf16(hidden))
+    few_rows.norm_linear(x, bf16(hidden), 1e-6, bf16(width, hidden), scaled)
+    assert x.shape == (1, rows, hidden) and len(launched) == 8, "one for all layers, the others of each"
 
 
 @pytest.mark.parametrize("rows, head_dim", [(1, 64), (17, 64), (65, 64), (65, 128)])
@@ -131,7 +134,9 @@ def test_a_layer_in_fp32(launched, on_an_h200, rows, head_dim):
     tables, lengths = torch.empty(2, 1, rows, head_dim), torch.zeros(2, dtype=torch.int64)
     queries = rotate.rotate_into(qkv, tables, tables, 9, None, None, 0.0, *cache, lengths)
     bits = torch.zeros(2, rows, -(-rows // 64), dtype=torch.int64)
-    x = few_rows.linear_add(tree_attention.tree_attention(queries, *cache, lengths, bits, 100), torch.empty(576, 9 * head_dim), x)
+    seen = tree_attention.tree_attention(queries, *cache, lengths, bits, 100)
+    x, scaled = few_rows.linear_add(seen, torch.empty(576, 9 * head_dim), x, torch.empty(576))
+    assert few_rows.norm_swiglu(x, torch.empty(576), 1e-6, torch.empty(3072, 576), scaled).shape == (2, rows, 1536)
     assert few_rows.norm_swiglu(x, torch.empty(576), 1e-6, torch.empty(3072, 576)).shape == (2, rows, 1536)
 
 

@@ -33,12 +33,43 @@ def compare(rows, inputs, outputs, dtype, cut=None):
     norm, weight = norm_of(inputs), torch.randn(2 * outputs, inputs, device=DEVICE) * inputs**-0.5
     single = weight[:outputs].contiguous()
     narrow = [each.to(dtype) for each in (x, residual, norm.weight, weight, single)]
-    product = lambda **options: few_rows.product(narrow[0], cut=cut, **options)  # noqa: E731
+    product = lambda **options: few_rows.product(narrow[0], cut=cut, **options)[0]  # noqa: E731
     wide = [each.float() for each in narrow]
     normed = torch.nn.functional.rms_norm(wide[0], (inputs,), wide[2], norm.eps)
     close(product(weight=narrow[4], norm=narrow[2], eps=norm.eps), normed @ wide[4].T, dtype)
     close(product(weight=narrow[4], residual=narrow[1]), wide[1] + wide[0] @ wide[4].T, dtype)
     close(product(weight=narrow[3], norm=narrow[2], eps=norm.eps, gated=True), layers.swiglu(normed @ wide[3].T), dtype)
+
+
+@torch.no_grad()
+def compare_handed_on(rows, inputs, outputs, dtype, cut=None):
+    """A product that leaves what the next norm needs, and one that takes it, against plain torch in fp32."""
+    torch.manual_seed(rows + inputs + outputs)
+    x, residual = torch.randn(1, rows, inputs, device=DEVICE).to(dtype), torch.randn(1, rows, outputs, device=DEVICE).to(dtype)
+    first = (torch.randn(outputs, inputs, device=DEVICE) * inputs**-0.5).to(dtype)
+    second = (torch.randn(2 * inputs, outputs, device=DEVICE) * outputs**-0.5).to(dtype)
+    norm = norm_of(outputs).to(dtype)
+    hidden, scaled = few_rows.product(x, first, residual=residual, following=norm.weight, cut=cut)
+    close(hidden, residual.float() + x.float() @ first.float().T, dtype)
+    close(scaled.values, hidden.float() * norm.weight.float(), dtype)
+    close(scaled.squares.sum(dim=0), hidden[0].float().square().sum(dim=1), torch.float32)
+    normed = torch.nn.functional.rms_norm(hidden.float(), (outputs,), norm.weight.float(), norm.eps) @ second.float().T
+    # What is not the scaled is not read.
+    nothing = torch.full_like(hidden, torch.nan)
+    options = {"norm": norm.weight, "eps": norm.eps, "scaled": scaled, "cut": cut}
+    close(few_rows.product(nothing, second, **options)[0], normed, dtype)
+    close(few_rows.product(nothing, second, gated=True, **options)[0], layers.swiglu(normed), dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("rows, cut", [(5, None), (37, None), (20, Tile(16, 16, 32, split=3)), (33, Tile(32, 64, 64, split=2))])
+def test_what_a_product_hands_to_the_next_norm(rows, dtype, cut):
+    compare_handed_on(rows, 72, 200, dtype, cut)
+
+
+def test_one_row_in_bf16_hands_nothing_on():
+    x, weight = torch.randn(1, 1, 64, device=DEVICE).bfloat16(), torch.randn(64, 64, device=DEVICE).bfloat16()
+    assert few_rows.linear_add(x, weight, x, weight[0])[1] is None
 
 
 @settings(max_examples=12, deadline=None)

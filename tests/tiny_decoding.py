@@ -104,8 +104,8 @@ def told(decoded: Decoded) -> tuple:
 @torch.no_grad()
 def causal_logits(model: DenseModel, tokens: Sequence[int]) -> Tensor:
     """``[len(tokens), vocab]`` by one plain pass without a cache."""
-    ids = torch.tensor([list(tokens)])
-    hidden, _ = model(ids, torch.arange(len(tokens))[None])
+    ids = torch.tensor([list(tokens)], device=model.embed.weight.device)
+    hidden, _ = model(ids, torch.arange(len(tokens), device=ids.device)[None])
     return model.logits(hidden)[0]
 
 

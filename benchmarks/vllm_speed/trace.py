@@ -19,7 +19,7 @@ LAUNCHES = re.compile(r"Launch(Cooperative)?Kernel|GraphLaunch|MemcpyAsync|Memse
 # The first that fits an operation's name, in small letters, is its class.
 CLASSES = (
     ("attention of FlashAttention", "flash|fmha"),
-    ("attention of trees", "^_attention_kernel|^merge_kernel"),
+    ("attention of trees", "^_attention_kernel"),
     ("growing, walking and committing trees", "^(grow|find|order|(largest|best)_of_groups|ancestor_bits|greedy_of_[a-z]+|walk|emitted|keep_slots)_kernel"),
     ("cache writes", "reshape_and_cache|concat_and_cache"),
     ("matrix products", r"gemm|gemv|nvjet|cutlass|cublas|splitk|xmma|wgmma"),

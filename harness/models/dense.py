@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import repeat
 
 import torch
 from torch import Tensor, nn
 
 from harness.models.config import ModelConfig
 from harness.models.layer_cache import AttentionCache, ModelCache
-from kernels import Rows, attention, linear_add, norm_linear, norm_swiglu, over_cache, rope_tables, rotate, write_rows
+from kernels import Rows, attention, linear_add, norm_linear, norm_swiglu, over_caches, rope_tables, rotate, write_rows
 
 
 def inverse_frequencies(config: ModelConfig) -> Tensor:
@@ -42,16 +43,15 @@ class Layer(nn.Module):
         self.gate_up = nn.Linear(hidden, 2 * config.intermediate_size, bias=False)
         self.down = nn.Linear(config.intermediate_size, hidden, bias=False)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: AttentionCache | None, start: Tensor | None, visible) -> Tensor:
-        if isinstance(visible, Rows):
-            return over_cache(self, x, rope, cache.keys, cache.values, visible)
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: AttentionCache | None, start: Tensor | None) -> Tensor:
+        """A prefill: causal over the rows alone, which go into ``cache`` behind ``start``."""
         qkv = norm_linear(x, self.attention_norm, self.qkv)
         queries, keys, values = rotate(qkv, rope, self.heads, self.kv_heads, self.q_norm, self.k_norm)
         if cache is not None:
             write_rows(cache.keys, start, keys)
             write_rows(cache.values, start, values)
-        x = linear_add(attention(queries, keys, values, None, causal=x.shape[1] > 1), self.out, x)
-        return linear_add(norm_swiglu(x, self.mlp_norm, self.gate_up), self.down, x)
+        x, scaled = linear_add(attention(queries, keys, values, None, causal=x.shape[1] > 1), self.out, x, self.mlp_norm)
+        return linear_add(norm_swiglu(x, self.mlp_norm, self.gate_up, scaled), self.down, x)[0]
 
 
 class DenseModel(nn.Module):
@@ -91,14 +91,22 @@ class DenseModel(nn.Module):
         """
         x = self.embed(tokens)
         rope = rope_tables(positions, self.frequencies, x.dtype)
-        start = None if cache is None else cache.lengths
         tapped = {}
-        for i, layer in enumerate(self.layers):
-            x = layer(x, rope, None if cache is None else cache.layers[i], start, visible)
+        for i, x in enumerate(self._passed(x, rope, cache, visible)):
             if i in taps:
                 tapped[i] = x
         features = torch.cat([tapped[i] for i in taps], dim=-1) if taps else x.new_empty(*x.shape[:2], 0)
         return x, features
+
+    def _passed(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: ModelCache | None, visible: Rows | None) -> Iterator[Tensor]:
+        """The output of each layer."""
+        if visible is not None:
+            caches = ((layer.keys, layer.values) for layer in cache.layers)
+            yield from over_caches(self.layers, x, rope, caches, repeat(visible, len(self.layers)))
+            return
+        for i, layer in enumerate(self.layers):
+            x = layer(x, rope, None if cache is None else cache.layers[i], None if cache is None else cache.lengths)
+            yield x
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[..., hidden]`` before the final norm -> ``[..., vocab]``."""

@@ -10,6 +10,8 @@ until the residual, or the gate, is applied, where the reference rounds it.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 from torch import Tensor
@@ -27,25 +29,34 @@ def suits(x: Tensor, weight: Tensor) -> bool:
     return x.numel() // x.shape[-1] <= MOST_ROWS and x.dtype == weight.dtype and x.dtype in DTYPES
 
 
-def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Tensor) -> Tensor:
-    """RMS norm of ``x`` ``[..., inputs]`` times ``weight`` ``[outputs, inputs]`` -> ``[..., outputs]``."""
-    return product(x, weight, norm=norm, eps=eps)
+class Scaled(NamedTuple):
+    """Hidden states on their way to a norm: ``values`` ``[..., inputs]``, times its weight, rounded; ``squares`` fp32
+    ``[tiles, rows]``, the sum over tiles being a row's sum of squares before that."""
+
+    values: Tensor
+    squares: Tensor
 
 
-def linear_add(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
-    """``residual`` ``[..., outputs]`` + ``x`` ``[..., inputs]`` times ``weight`` ``[outputs, inputs]``."""
-    return product(x, weight, residual=residual)
+def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Tensor, scaled: Scaled | None = None) -> Tensor:
+    """RMS norm of ``x`` ``[..., inputs]`` times ``weight`` ``[outputs, inputs]`` -> ``[..., outputs]``; ``scaled`` spares work."""
+    return product(x, weight, norm=norm, eps=eps, scaled=scaled)[0]
 
 
-def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor) -> Tensor:
+def linear_add(x: Tensor, weight: Tensor, residual: Tensor, following: Tensor | None = None) -> tuple[Tensor, Scaled | None]:
+    """``residual`` ``[..., outputs]`` + ``x`` ``[..., inputs]`` times ``weight`` ``[outputs, inputs]``; and, if it can be had, the
+    same ``Scaled`` for the norm with the weight ``following``."""
+    return product(x, weight, residual=residual, following=following)
+
+
+def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor, scaled: Scaled | None = None) -> Tensor:
     """silu(gate) * up of the RMS norm of ``x``; ``gate_up`` ``[2 * outputs, inputs]``, gate first -> ``[..., outputs]``."""
-    return product(x, gate_up, norm=norm, eps=eps, gated=True)
+    return product(x, gate_up, norm=norm, eps=eps, gated=True, scaled=scaled)[0]
 
 
 def product(
     x: Tensor, weight: Tensor, *, norm: Tensor | None = None, eps: float = 0.0, gated: bool = False,
-    residual: Tensor | None = None, cut: Tile | None = None,
-) -> Tensor:  # fmt: skip
+    residual: Tensor | None = None, scaled: Scaled | None = None, following: Tensor | None = None, cut: Tile | None = None,
+) -> tuple[Tensor, Scaled | None]:  # fmt: skip
     """All three of them; ``cut`` instead of the tile that the shape has, for measuring."""
     inputs = x.shape[-1]
     outputs = weight.shape[0] // (2 if gated else 1)
@@ -62,7 +73,7 @@ def product(
         one_row_kernel[(n_tiles,)](
             x, norm, weight, residual, out, eps, BLOCK_N=cut.block_n, PIECES=cut.block_k // 8, **shape, **launch
         )
-        return out
+        return out, None
     m_tiles = triton.cdiv(rows, cut.block_m)
     partial = counter = None
     if cut.split > 1:
@@ -72,9 +83,11 @@ def product(
         if n_tiles * m_tiles > COUNTERS:
             raise ValueError(f"{n_tiles * m_tiles} tiles cannot be split: {COUNTERS} at most")
     steps = triton.cdiv(inputs, cut.split * cut.block_k)
+    values, squares = (x, None) if scaled is None else scaled
+    ahead = Scaled(torch.empty_like(out), out.new_empty(n_tiles, rows, dtype=torch.float32)) if following is not None else None
     some_rows_kernel[(n_tiles, cut.split, m_tiles)](
-        x, norm, weight, residual, out, partial, counter, rows, eps,
-        BLOCK_M=cut.block_m, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, SPLIT=cut.split, STEPS=steps, AHEAD=4,
+        values, norm, weight, residual, out, partial, counter, squares, following, *(ahead or (None, None)), rows, eps,
+        SQUARES=0 if squares is None else len(squares), NEXT=ahead is not None, BLOCK_M=cut.block_m, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, SPLIT=cut.split, STEPS=steps, AHEAD=4,
         **shape, **launch,
     )  # fmt: skip
-    return out
+    return out, ahead

@@ -31,6 +31,11 @@ def programs_at_once(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
+def side_by_side(device: torch.device) -> bool:
+    """Whether programs of a kernel can wait for one another: not in the interpreter, which runs one after another."""
+    return device.type == "cuda"
+
+
 @cache
 def counters(device: torch.device) -> Tensor:
     """int32 zeros ``[COUNTERS]``; a kernel that counts in them leaves zeros. Kernels of two streams must not share them."""
@@ -62,3 +67,18 @@ def arrives_last(counter_ptr, expected):
     if last:
         tl.store(counter_ptr, 0)
     return last
+
+
+@triton.jit
+def meet(counters_ptr, expected):
+    """Waits until all ``expected`` programs have come here; each then sees what the others stored before, and the two counters
+    are zero again. All of them must fit on the device at once: a kernel that starts beside this one does so when all have begun.
+    """
+    tl.debug_barrier()  # all threads have stored
+    come = tl.atomic_add(counters_ptr, 1, sem="acq_rel") + 1
+    while come < expected:
+        come = tl.atomic_add(counters_ptr, 0, sem="acquire")
+    if tl.atomic_add(counters_ptr + 1, 1, sem="acq_rel") == expected - 1:
+        tl.store(counters_ptr, 0)
+        tl.store(counters_ptr + 1, 0)
+    tl.debug_barrier()

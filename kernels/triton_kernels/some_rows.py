@@ -1,7 +1,8 @@
 """The product of up to 128 rows with a weight matrix, and what stands around it: weights stream through shared memory once.
 
 Computed as weights x rows, transposed: 64 outputs are the tall side of a warp group's matrix instruction (wgmma), and 16 rows
-are enough for its other side. The norm's products then lie in shared memory, where that instruction wants them.
+are enough for its other side. The norm's products then lie in shared memory, where that instruction wants them. Better still, the product before has
+made them (``NEXT``): then nothing stands between loads and that instruction.
 """
 
 import triton
@@ -12,16 +13,19 @@ from kernels.triton_kernels.launch import arrives_last, let_next_start, wait_for
 
 @triton.jit
 def some_rows_kernel(
-    x_ptr, norm_ptr, weight_ptr, residual_ptr, out_ptr, partial_ptr, counter_ptr, rows, eps,
-    N: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, STEPS: tl.constexpr,
-    AHEAD: tl.constexpr, DEPENDENT: tl.constexpr,
+    x_ptr, norm_ptr, weight_ptr, residual_ptr, out_ptr, partial_ptr, counter_ptr, squares_ptr,
+    next_norm_ptr, next_scaled_ptr, next_squares_ptr, rows, eps,
+    N: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, SQUARES: tl.constexpr,
+    NEXT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr,
+    STEPS: tl.constexpr, AHEAD: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """A program for ``BLOCK_N`` of the ``N`` outputs, ``STEPS`` blocks of ``K`` and ``BLOCK_M`` rows. x is contiguous.
 
     With ``SPLIT`` programs an output, each stores its part and the last to come sums them. ``GATED``: the matrix has 2N rows.
     ``AHEAD`` cache lines of every row of weights are asked for before the kernel before this one has ended.
+    ``SQUARES``: x comes multiplied by the norm's weight, with sums of squares ``[SQUARES, rows]``, as ``NEXT`` leaves them.
     """
+    NORMING: tl.constexpr = NORM and SQUARES == 0
     let_next_start(DEPENDENT)
     n_tile, part, m_tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n = n_tile * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -33,6 +37,10 @@ def some_rows_kernel(
         if GATED:
             _prefetch(weight_ptr, n_row + N, first_k, K, AHEAD)
     wait_for_last(DEPENDENT)
+    if SQUARES > 0:  # before the loop, so that they come meanwhile
+        tile = tl.arange(0, triton.next_power_of_2(SQUARES))
+        there = (tile < SQUARES)[:, None] & (m < rows)[None, :]
+        given_squares = tl.load(squares_ptr + tile[:, None] * rows + m[None, :], mask=there, other=0.0)
 
     EVEN: tl.constexpr = K == SPLIT * STEPS * BLOCK_K
     x_rows = x_ptr + m.to(tl.int64)[:, None] * K
@@ -45,7 +53,7 @@ def some_rows_kernel(
             x = tl.load(x_rows + k[None, :], mask=m[:, None] < rows, other=0.0)
         else:
             x = tl.load(x_rows + k[None, :], mask=(m[:, None] < rows) & (k[None, :] < K), other=0.0)
-        if NORM:
+        if NORMING:
             wide = x.to(tl.float32)
             squares += wide * wide
             norm = tl.load(norm_ptr + k) if EVEN else tl.load(norm_ptr + k, mask=k < K, other=0.0)
@@ -55,10 +63,16 @@ def some_rows_kernel(
         if GATED:
             weights = _weights(weight_ptr, n_row + N, k, K, EVEN)
             up = tl.dot(weights, tl.trans(x), up, input_precision="ieee")
-    square = tl.sum(squares, 1)
+    if SQUARES > 0:
+        square = tl.sum(given_squares, 0)
+    else:
+        square = tl.sum(squares, 1)
 
     if SPLIT == 1:
-        _finish(out, up, square, residual_ptr, out_ptr, m, n, rows, eps, N, K, NORM, GATED, ADD)
+        _finish(
+            out, up, square, residual_ptr, out_ptr, next_norm_ptr, next_scaled_ptr, next_squares_ptr, m, n, rows, eps,
+            N, K, NORM, GATED, ADD, NEXT,
+        )  # fmt: skip
     else:
         FLOATS: tl.constexpr = BLOCK_M * (BLOCK_N * (2 if GATED else 1) + 1)  # of one part: out, up, sums of squares
         tile = m_tile * tl.num_programs(0) + n_tile
@@ -70,15 +84,18 @@ def some_rows_kernel(
         tl.store(own_ptr + at, out)
         if GATED:
             tl.store(own_ptr + up_at, up)
-        if NORM:
+        if NORMING:
             tl.store(own_ptr + square_at, square)
         if arrives_last(counter_ptr + tile, SPLIT):
             out = _summed(parts_ptr + at, FLOATS, SPLIT)
             if GATED:
                 up = _summed(parts_ptr + up_at, FLOATS, SPLIT)
-            if NORM:
+            if NORMING:
                 square = _summed(parts_ptr + square_at, FLOATS, SPLIT)
-            _finish(out, up, square, residual_ptr, out_ptr, m, n, rows, eps, N, K, NORM, GATED, ADD)
+            _finish(
+                out, up, square, residual_ptr, out_ptr, next_norm_ptr, next_scaled_ptr, next_squares_ptr, m, n, rows, eps,
+                N, K, NORM, GATED, ADD, NEXT,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -114,18 +131,25 @@ def _summed(parts, FLOATS: tl.constexpr, SPLIT: tl.constexpr):
 
 @triton.jit
 def _finish(
-    out, up, square, residual_ptr, out_ptr, m, n, rows, eps,
-    N: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
+    out, up, square, residual_ptr, out_ptr, next_norm_ptr, next_scaled_ptr, next_squares_ptr, m, n, rows, eps,
+    N: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, NEXT: tl.constexpr,
 ):  # fmt: skip
-    """Norm, gate or residual of whole sums ``[outputs, rows]``, and the store."""
+    """Norm, gate or residual of whole sums ``[outputs, rows]``, and the store; with ``NEXT`` also what the next norm needs."""
+    real = m < rows
     if NORM:
         scale = tl.rsqrt(square / K + eps)[None, :]
         out = out * scale
         up = up * scale
     if GATED:
         out = out * tl.sigmoid(out) * up
-    inside = (n < N)[:, None] & (m < rows)[None, :]
+    inside = (n < N)[:, None] & real[None, :]
     at = m.to(tl.int64)[None, :] * N + n[:, None]
     if ADD:
         out += tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
+    narrow = out.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + at, narrow, mask=inside)
+    if NEXT:
+        wide = tl.where(inside, narrow.to(tl.float32), 0.0)
+        norm = tl.load(next_norm_ptr + n, mask=n < N, other=0.0).to(tl.float32)
+        tl.store(next_scaled_ptr + at, (wide * norm[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
+        tl.store(next_squares_ptr + tl.program_id(0) * rows + m, tl.sum(wide * wide, 0), mask=real)

@@ -14,12 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.triton_kernels.launch import (
-    COUNTERS, arrives_last, counters, dependent_launch, let_next_start, programs_at_once, wait_for_last,
+    arrives_last, counters, dependent_launch, let_next_start, meet, programs_at_once, side_by_side, wait_for_last,
 )  # fmt: skip
-from kernels.triton_kernels.parts import blocks_of, merge, merge_kernel, own_rows
+from kernels.triton_kernels.parts import blocks_of, merge, own_rows
 
-_FEW = 16  # rows times heads of a group that the last program of a part merges
-_MERGED = 4  # of them, a program of a kernel that merges more
 _MOST_PARTS = 32
 
 
@@ -65,7 +63,6 @@ def launch(
     block_m, block_n, warps, stages = _tile(folded, dims, queries.dtype, page)
     tiles = triton.cdiv(folded, block_m)
     parts = min(_MOST_PARTS, max(1, programs_at_once(device) // (batch * kv_heads * tiles)))
-    merged = triton.next_power_of_2(folded) if folded <= _FEW and batch * kv_heads <= COUNTERS else 0
     partial = torch.empty(batch * kv_heads * parts * folded * (dims + 1), dtype=torch.float32, device=device) if parts > 1 else None
     dependent = dependent_launch(device)
     starts, counts, table, stride_table, stride_page, stride_position = pages
@@ -74,15 +71,11 @@ def launch(
         "WINDOW": window is not None, "DEPENDENT": dependent, "launch_pdl": dependent,
     }  # fmt: skip
     _attention_kernel[(parts, tiles, batch * kv_heads)](
-        queries, keys, values, lengths, bits, out, partial, counters(device) if merged else None, starts, counts, table,
+        queries, keys, values, lengths, bits, out, partial, counters(device) if parts > 1 else None, starts, counts, table,
         *query_strides, *cache_strides, stride_table, stride_page, stride_position,
         rows, kv_heads, bits.shape[2] if bits is not None else 0, window or 0, math.log2(math.e) * scale,
-        BITS=bits is not None, MERGED=merged, BLOCK_M=block_m, num_warps=warps, num_stages=stages, **shape,
+        BITS=bits is not None, TOGETHER=side_by_side(device), BLOCK_M=block_m, num_warps=warps, num_stages=stages, **shape,
     )  # fmt: skip
-    if parts > 1 and not merged:
-        merge_kernel[(triton.cdiv(folded, _MERGED), batch * kv_heads)](
-            lengths, partial, out, starts, counts, rows, kv_heads, window or 0, ROWS=_MERGED, num_warps=_MERGED, **shape
-        )
 
 
 def _tile(folded: int, dims: int, dtype: torch.dtype, page: int) -> tuple[int, int, int, int]:
@@ -123,12 +116,14 @@ def _attention_kernel(
     stride_q_batch, stride_q_head, stride_q_row, stride_batch, stride_head, stride_table, stride_page, stride_position,
     rows, kv_heads, words, window, scale,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIMS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    PARTS: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, BITS: tl.constexpr, MERGED: tl.constexpr,
+    PARTS: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, BITS: tl.constexpr, TOGETHER: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """A program for a part of the context, ``BLOCK_M`` rows of a group's heads, and a key head of a request.
 
-    Blocks in order: those of the context, of which the last may be cut short, then those of the new rows.
+    Blocks in order: those of the context, of which the last may be cut short, then those of the new rows. Once all parts of a
+    tile have come, each merges a share of its rows; without ``TOGETHER`` (the interpreter runs one program after another) the
+    last to come merges all.
     """
     let_next_start(DEPENDENT)
     wait_for_last(DEPENDENT)
@@ -151,8 +146,9 @@ def _attention_kernel(
     q = tl.load(q_ptr + q_at[:, None] + dims[None, :], mask=real[:, None] & (dims < HEAD_DIM)[None, :], other=0.0)
     length, first, blocks = blocks_of(lengths_ptr, request, count, window, WINDOW, BLOCK_N)
     begin, end = first + part * blocks // PARTS, first + (part + 1) * blocks // PARTS
-    if begin == end:
-        return
+    if PARTS == 1:
+        if begin == end:
+            return
     cache = request * stride_batch + kv_head.to(tl.int64) * stride_head
     if PAGE > 0:
         k_tile = keys_ptr + cache + dims[:, None]
@@ -209,6 +205,11 @@ def _attention_kernel(
         own_ptr = partial_ptr + (pair.to(tl.int64) * PARTS + part) * folded * (DIMS + 1)
         tl.store(own_ptr + m[:, None] * DIMS + dims[None, :], out, mask=real[:, None])
         tl.store(own_ptr + folded * DIMS + m, tl.where(total == 0.0, float("-inf"), largest + tl.log2(total)), mask=real)
-        if MERGED > 0:
-            if arrives_last(counter_ptr + pair, tl.minimum(blocks, PARTS)):
-                merge(partial_ptr, out_ptr, pair, 0, rows, first_row, count, kv_heads, blocks, GROUP, HEAD_DIM, DIMS, PARTS, MERGED)
+        tile = tl.program_id(1)
+        counters_ptr = counter_ptr + 2 * (pair * tl.num_programs(1) + tile)
+        if TOGETHER:
+            meet(counters_ptr, PARTS)
+            merge(partial_ptr, out_ptr, pair, tile, part, rows, first_row, count, kv_heads, GROUP, HEAD_DIM, DIMS, BLOCK_M, PARTS)
+        elif arrives_last(counters_ptr, PARTS):
+            for share in range(PARTS):
+                merge(partial_ptr, out_ptr, pair, tile, share, rows, first_row, count, kv_heads, GROUP, HEAD_DIM, DIMS, BLOCK_M, PARTS)

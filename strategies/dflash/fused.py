@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels import LayerWeights, Rows, apply_rope, norm_linear, over_cache, packed, side_by_side, stacked, write_rows
+from kernels import LayerWeights, Rows, apply_rope, norm_linear, over_caches, packed, side_by_side, stacked, write_rows
 from strategies.dflash.drafter import DFlashDrafter, Layer
 
 
@@ -37,9 +37,8 @@ class FusedDrafter:
     def __call__(self, block: Tensor, positions: Tensor, cache: Tensor, visible: list[Rows]) -> Tensor:
         """``block`` embeddings ``[batch, rows, hidden]`` behind ``cache`` -> hidden states before the final norm."""
         rope = self.drafter.rope(positions, block.dtype)
-        for layer, (keys, values), rows in zip(self.layers, cache, visible, strict=True):
-            block = over_cache(layer, block, rope, keys, values, rows)
-        return block
+        *_, hidden = over_caches(self.layers, block, rope, cache, visible)
+        return hidden
 
     def logits(self, hidden: Tensor, head) -> Tensor:
         """``[..., hidden]`` before the final norm -> ``[..., vocab]`` by the target's ``head``."""
