@@ -33,15 +33,17 @@ def one_row_kernel(
         weights = _weights(weight_ptr, piece, row, K)
         if GATED:
             up_weights = _weights(weight_ptr, piece, row + N, K)
+        k = piece[:, None] * 8 + tl.arange(0, 8)[None, :]
+        if NORM:
+            norm = tl.load(norm_ptr + k, mask=piece[:, None] < K // 8, other=0.0).to(tl.float32)
         if begin == 0:
             wait_for_last(DEPENDENT)
             if ADD:  # here, so that it comes with x and not after the sums
                 residual = tl.load(residual_ptr + row)
-        k = piece[:, None] * 8 + tl.arange(0, 8)[None, :]
         x = tl.load(x_ptr + k, mask=piece[:, None] < K // 8, other=0.0).to(tl.float32)
         if NORM:
             squares += tl.sum(x * x, 1)
-            x = x * tl.load(norm_ptr + k, mask=piece[:, None] < K // 8, other=0.0).to(tl.float32)
+            x = x * norm
         out += tl.sum(weights.to(tl.float32) * x[:, None, :], 2)
         if GATED:
             up += tl.sum(up_weights.to(tl.float32) * x[:, None, :], 2)

@@ -47,10 +47,14 @@ def _rotate_kernel(
 ):  # fmt: skip
     """A program for each head, ``ROWS`` rows and request. ``HALF`` of a head is rotated against the other half."""
     let_next_start(DEPENDENT)
-    wait_for_last(DEPENDENT)
     head, request = tl.program_id(0), tl.program_id(2).to(tl.int64)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     dims = tl.arange(0, DIMS)
+    if NORM:
+        norm_ptr = q_norm_ptr if head < HEADS else k_norm_ptr
+        first_norm = tl.load(norm_ptr + dims, mask=dims < HALF, other=0.0).to(tl.float32)[None, :]
+        second_norm = tl.load(norm_ptr + HALF + dims, mask=dims < HALF, other=0.0).to(tl.float32)[None, :]
+    wait_for_last(DEPENDENT)
     written = (row < rows)[:, None] & (dims < HALF)[None, :]
     number = request * rows + row
     source = qkv_ptr + ((number * (HEADS + 2 * KV_HEADS) + head) * (2 * HALF))[:, None] + dims[None, :]
@@ -63,10 +67,9 @@ def _rotate_kernel(
     place = tl.load(lengths_ptr + request) + row
     if head < HEADS + KV_HEADS:
         if NORM:
-            norm_ptr = q_norm_ptr if head < HEADS else k_norm_ptr
             scale = tl.rsqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / (2 * HALF) + eps)[:, None]
-            first = first * scale * tl.load(norm_ptr + dims, mask=dims < HALF, other=0.0).to(tl.float32)[None, :]
-            second = second * scale * tl.load(norm_ptr + HALF + dims, mask=dims < HALF, other=0.0).to(tl.float32)[None, :]
+            first = first * scale * first_norm
+            second = second * scale * second_norm
         turned = first * cos - second * sin
         second = second * cos + first * sin
         first = turned

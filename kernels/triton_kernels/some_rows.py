@@ -36,8 +36,14 @@ def some_rows_kernel(
         _prefetch(weight_ptr, n_row, first_k, K, AHEAD)
         if GATED:
             _prefetch(weight_ptr, n_row + N, first_k, K, AHEAD)
+    next_norm = 0.0
+    residual = 0.0
+    if NEXT:  # here, as what follows too, so that it comes with the weights and not after the sums
+        next_norm = tl.load(next_norm_ptr + n, mask=n < N, other=0.0)
     wait_for_last(DEPENDENT)
-    if SQUARES > 0:  # before the loop, so that they come meanwhile
+    if ADD:
+        residual = tl.load(residual_ptr + m.to(tl.int64)[None, :] * N + n[:, None], mask=(n < N)[:, None] & (m < rows)[None, :], other=0.0)
+    if SQUARES > 0:
         tile = tl.arange(0, triton.next_power_of_2(SQUARES))
         there = (tile < SQUARES)[:, None] & (m < rows)[None, :]
         given_squares = tl.load(squares_ptr + tile[:, None] * rows + m[None, :], mask=there, other=0.0)
@@ -70,7 +76,7 @@ def some_rows_kernel(
 
     if SPLIT == 1:
         _finish(
-            out, up, square, residual_ptr, out_ptr, next_norm_ptr, next_scaled_ptr, next_squares_ptr, m, n, rows, eps,
+            out, up, square, residual, out_ptr, next_norm, next_scaled_ptr, next_squares_ptr, m, n, rows, eps,
             N, K, NORM, GATED, ADD, NEXT,
         )  # fmt: skip
     else:
@@ -93,7 +99,7 @@ def some_rows_kernel(
             if NORMING:
                 square = _summed(parts_ptr + square_at, FLOATS, SPLIT)
             _finish(
-                out, up, square, residual_ptr, out_ptr, next_norm_ptr, next_scaled_ptr, next_squares_ptr, m, n, rows, eps,
+                out, up, square, residual, out_ptr, next_norm, next_scaled_ptr, next_squares_ptr, m, n, rows, eps,
                 N, K, NORM, GATED, ADD, NEXT,
             )  # fmt: skip
 
@@ -131,7 +137,7 @@ def _summed(parts, FLOATS: tl.constexpr, SPLIT: tl.constexpr):
 
 @triton.jit
 def _finish(
-    out, up, square, residual_ptr, out_ptr, next_norm_ptr, next_scaled_ptr, next_squares_ptr, m, n, rows, eps,
+    out, up, square, residual, out_ptr, next_norm, next_scaled_ptr, next_squares_ptr, m, n, rows, eps,
     N: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, NEXT: tl.constexpr,
 ):  # fmt: skip
     """Norm, gate or residual of whole sums ``[outputs, rows]``, and the store; with ``NEXT`` also what the next norm needs."""
@@ -145,11 +151,10 @@ def _finish(
     inside = (n < N)[:, None] & real[None, :]
     at = m.to(tl.int64)[None, :] * N + n[:, None]
     if ADD:
-        out += tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        out += residual.to(tl.float32)
     narrow = out.to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + at, narrow, mask=inside)
     if NEXT:
         wide = tl.where(inside, narrow.to(tl.float32), 0.0)
-        norm = tl.load(next_norm_ptr + n, mask=n < N, other=0.0).to(tl.float32)
-        tl.store(next_scaled_ptr + at, (wide * norm[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
+        tl.store(next_scaled_ptr + at, (wide * next_norm.to(tl.float32)[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
         tl.store(next_squares_ptr + tl.program_id(0) * rows + m, tl.sum(wide * wide, 0), mask=real)
