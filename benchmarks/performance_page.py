@@ -1,6 +1,6 @@
 """Put stored figures into docs/performance.md: ``python -m benchmarks.performance_page``.
 
-Reads, under results/cpu/: baseline.json and baseline_compiled.json of ``benchmarks.cpu_baseline``; round_cost.json of
+Reads, under results/cpu/: baseline.json and baseline_compiled.json of ``benchmarks.engine_baseline``; round_cost.json of
 ``benchmarks.round_cost --shape smollm2-135m``; step.json of
 ``python -m pytest benchmarks/test_cpu_step.py -k test_step --benchmark-json=FILE``.
 """

@@ -23,6 +23,7 @@ def where() -> dict[str, Any]:
         "git": environment.git_state(ROOT),
         "python": platform.python_version(),
         "cpu": environment.cpu()["model"],
+        "gpus": environment.gpus(),
         "torch": environment.torch_build(),
         "packages": environment.packages(),
     }

@@ -45,7 +45,7 @@ def smollm2_pair() -> SimpleNamespace:
 @torch.no_grad()
 def generate(model, prompt: Sequence[int], count: int, ends: Sequence[int] = ()) -> list[int]:
     """Greedy output of Transformers' ``generate``, its end token kept."""
-    ids = torch.tensor([list(prompt)])
+    ids = torch.tensor([list(prompt)], device=model.device)
     output = model.generate(
         ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count,
         eos_token_id=list(ends) or None, pad_token_id=0,
