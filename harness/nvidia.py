@@ -68,6 +68,14 @@ class Gpus:
             for handle in self._handles
         ]  # fmt: skip
 
+    def used_bytes(self) -> int | None:
+        """Memory in use on all of these GPUs, by whatever process [byte]; ``None`` without a GPU or an answer."""
+        try:
+            found = [self._nvml.nvmlDeviceGetMemoryInfo(handle).used for handle in self._handles]
+        except self._nvml.NVMLError:
+            return None
+        return sum(found) if found else None
+
 
 def slowed(sample: Mapping[str, Any]) -> bool | None:
     """Whether a GPU's clocks are held back in ``sample``; ``None`` where its driver does not tell."""

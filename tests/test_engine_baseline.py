@@ -32,7 +32,8 @@ class Timed:
 def told(monkeypatch):
     calls: list[str] = []
     monkeypatch.setattr(engine_baseline, "PAUSE_S", {})
-    monkeypatch.setattr(engine_baseline, "build_engine", lambda plan: Timed(plan.engine.name, {"torch": 0.01, "vllm": 0.03}[plan.engine.name], calls))
+    round_s = {"torch": 0.01, "vllm": 0.03}
+    monkeypatch.setattr(engine_baseline, "build_engine", lambda plan: Timed(plan.engine.name, round_s[plan.engine.name], calls))
     return calls
 
 

@@ -87,3 +87,9 @@ def test_names_of_reasons_and_visible_gpus():
     assert nvidia._visible(nvml, handles, "2,0") == ["c", "a"]
     assert nvidia._visible(nvml, handles, "GPU-b") == ["b"]
     assert nvidia._visible(nvml, handles, "") == [] == nvidia._visible(nvml, handles, "7")
+
+
+def test_memory_in_use_is_that_of_all_gpus_where_the_driver_tells():
+    nvml = SimpleNamespace(NVMLError=KeyError, nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used={"a": 5, "b": 7}[handle]))
+    assert nvidia.Gpus(nvml, ["a", "b"]).used_bytes() == 12
+    assert nvidia.Gpus(nvml, ["a", "gone"]).used_bytes() is None and nvidia.Gpus(None, []).used_bytes() is None
