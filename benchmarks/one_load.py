@@ -6,7 +6,8 @@
 What stands before the first ``--`` goes for every run, what follows each is one run's own. Each leaves a folder as ``python -m harness``
 does. Runs must share engine, model and strategies with all their options; suite, sampling and measure may differ. ``python -m harness.report
 FOLDER ... --output FOLDER`` makes one page of them, batches and budgets side by side. Unlike jobs of a sweep, later runs find kernels
-compiled and graphs captured by earlier ones, none of which is in any figure. The last line on stdout is one JSON object: the runs'
+compiled and graphs captured by earlier ones, none of which is in any figure, and the costs behind ``strategy.budget=auto`` lie with the run
+that measured them. The last line on stdout is one JSON object: the runs'
 folders and statuses, and where batches differ ``crossings``, as a sweep has them. Exit status: the highest of the runs'.
 """
 
