@@ -20,6 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import harness  # noqa: F401  before anything starts threads
 from benchmarks.planned import configuration, plan_of
@@ -27,6 +28,7 @@ from benchmarks.stored import where, write
 from harness import stats, suites
 from harness.decoding import request_of
 from harness.engines.torch.device import pick_device
+from harness.errors import UserError
 from harness.metrics import tpot_s
 from harness.run import build_engine
 
@@ -41,26 +43,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repetitions", type=int, default=2)
     parser.add_argument("--output", type=Path)
     asked, options = parser.parse_known_args(arguments)
+    try:
+        found = measure(asked.prompts, asked.repetitions, options)
+    except UserError as error:
+        print(f"engine_baseline: {error}", file=sys.stderr)
+        return 2
+    if asked.output:
+        write(asked.output, found)
+    print(json.dumps({key: found[key] for key in ("tokens_per_s", "torch / vllm")}))
+    return 0
+
+
+def measure(prompts: int, repetitions: int, options: Sequence[str]) -> dict[str, Any]:
+    """Everything that is stored."""
     plans = {name: plan_of(["strategy=baseline", f"engine={name}", *own]) for name, own in shares(options).items()}
-    rows = suites.load(plans["torch"].suite).rows[: asked.prompts]
+    rows = suites.load(plans["torch"].suite).rows[:prompts]
     pause_s = PAUSE_S.get(pick_device(plans["torch"].engine.device).type, 0.0)
     engines: dict = {}
     try:
         for name, plan in plans.items():
             engines[name] = build_engine(plan)
         speeds = {name: {row.id: [] for row in rows} for name in ENGINES}
-        for number in range(-WARM_UP, asked.repetitions):
+        for number in range(-WARM_UP, repetitions):
             for place, row in enumerate(rows if number >= 0 else rows[:1]):
                 for name in ENGINES if (place + number) % 2 else reversed(ENGINES):
                     time.sleep(pause_s)
-                    found = speed(engines[name], plans[name], row)
+                    tokens_per_s = speed(engines[name], plans[name], row)
                     if number >= 0:
-                        speeds[name][row.id].append(found)
+                        speeds[name][row.id].append(tokens_per_s)
         settings = {name: dict(engine.settings()) for name, engine in engines.items()}
     finally:
         for engine in engines.values():
             getattr(engine, "close", lambda: None)()
-    found = {
+    return {
         "environment": where(),
         "options": options,
         "suite": plans["torch"].suite.name,
@@ -70,10 +85,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "torch / vllm": stats.speedup(ratios(speeds)).to_json(),
         "speeds": speeds,
     }
-    if asked.output:
-        write(asked.output, found)
-    print(json.dumps({key: found[key] for key in ("tokens_per_s", "torch / vllm")}))
-    return 0
 
 
 def shares(options: Sequence[str]) -> dict[str, list[str]]:

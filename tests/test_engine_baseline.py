@@ -57,3 +57,8 @@ def test_a_key_of_an_engine_goes_to_those_that_have_it():
         "torch": [*both, "engine.captured_graphs=true", "engine.nonsense=1"],
         "vllm": [*both, "engine.kv_cache_gib=2", "engine.nonsense=1"],
     }
+
+
+def test_what_is_wrong_is_a_line(told, capsys):
+    assert engine_baseline.main(["engine.device=moon"]) == 2 and not told
+    assert capsys.readouterr().err.startswith("engine_baseline: engine.device=moon cannot be used")
