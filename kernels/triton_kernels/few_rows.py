@@ -22,6 +22,7 @@ from kernels.triton_kernels.some_rows import some_rows_kernel
 from kernels.triton_kernels.tiles import MOST_ROWS, Tile, tile
 
 DTYPES = (torch.float32, torch.bfloat16)
+LINES_AHEAD = 4  # cache lines of a row of weights that are asked for before the kernel before has ended
 
 
 def suits(x: Tensor, weight: Tensor) -> bool:
@@ -87,7 +88,7 @@ def product(
     ahead = Scaled(torch.empty_like(out), out.new_empty(n_tiles, rows, dtype=torch.float32)) if following is not None else None
     some_rows_kernel[(n_tiles, cut.split, m_tiles)](
         values, norm, weight, residual, out, partial, counter, squares, following, *(ahead or (None, None)), rows, eps,
-        SQUARES=0 if squares is None else len(squares), NEXT=ahead is not None, BLOCK_M=cut.block_m, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, SPLIT=cut.split, STEPS=steps, AHEAD=4,
+        SQUARES=0 if squares is None else len(squares), NEXT=ahead is not None, BLOCK_M=cut.block_m, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, SPLIT=cut.split, STEPS=steps, AHEAD=LINES_AHEAD,
         **shape, **launch,
     )  # fmt: skip
     return out, ahead

@@ -1,7 +1,7 @@
 """What the kernels of a forward pass share: how each begins beside the one before it, and counters.
 
 Dependent launch (sm_90): a kernel's programs may start while the one before still runs. Each program first lets the next
-kernel start likewise, may touch what no kernel writes (weights), and then waits until the kernel before it has ended and its
+kernel start likewise, may touch what no kernel of the chain writes (weights, what earlier rounds committed), and then waits until the kernel before it has ended and its
 writes can be seen. As all kernels wait, the one before that has ended too. So the time between two kernels, and the time until
 the first weights arrive, overlap with the end of the kernel before. In a captured graph the edges between them are of the
 same kind.
@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 COUNTERS = 8192
+SHARE_AHEAD = 0.4  # of the L2
 
 
 @cache
@@ -29,6 +30,12 @@ def dependent_launch(device: torch.device) -> bool:
 def programs_at_once(device: torch.device) -> int:
     """Programs that fill the device once: one a multiprocessor."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+@cache
+def bytes_ahead(device: torch.device) -> int:
+    """Bytes of weights that are worth asking for while memory has little else to do: part of what the L2 holds."""
+    return int(SHARE_AHEAD * torch.cuda.get_device_properties(device).L2_cache_size) if device.type == "cuda" else 0
 
 
 def side_by_side(device: torch.device) -> bool:
@@ -71,14 +78,34 @@ def arrives_last(counter_ptr, expected):
 
 @triton.jit
 def meet(counters_ptr, expected):
-    """Waits until all ``expected`` programs have come here; each then sees what the others stored before, and the two counters
-    are zero again. All of them must fit on the device at once: a kernel that starts beside this one does so when all have begun.
-    """
+    """Waits until all ``expected`` programs have come here; each then sees what the others stored before. All of them must fit
+    on the device at once: a kernel that starts beside this one does so when all have begun. Each must ``leave``."""
     tl.debug_barrier()  # all threads have stored
     come = tl.atomic_add(counters_ptr, 1, sem="acq_rel") + 1
     while come < expected:
         come = tl.atomic_add(counters_ptr, 0, sem="acquire")
-    if tl.atomic_add(counters_ptr + 1, 1, sem="acq_rel") == expected - 1:
+
+
+@triton.jit
+def leave(counters_ptr, expected):
+    """After ``meet``: with the last to leave its two counters are zero again."""
+    if tl.atomic_add(counters_ptr + 1, 1, sem="relaxed") == expected - 1:
         tl.store(counters_ptr, 0)
         tl.store(counters_ptr + 1, 0)
-    tl.debug_barrier()
+
+
+@triton.jit
+def fetch_ahead(weight_ptr, lines, program, programs):
+    """Ask for this program's share of the first ``lines`` cache lines of a matrix, to lie in L2 when they are loaded."""
+    AT_ONCE: tl.constexpr = 256
+    LINE: tl.constexpr = 1024 // weight_ptr.dtype.element_ty.primitive_bitwidth
+    for begin in range(program * AT_ONCE, lines, programs * AT_ONCE):
+        prefetch(weight_ptr + tl.minimum(begin + tl.arange(0, AT_ONCE), lines - 1).to(tl.int64) * LINE)
+
+
+@triton.jit
+def prefetch(places):
+    """Ask for the cache lines at ``places``."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places.to(tl.int64, bitcast=True)], dtype=tl.int32, is_pure=False, pack=1
+    )

@@ -8,7 +8,7 @@ made them (``NEXT``): then nothing stands between loads and that instruction.
 import triton
 import triton.language as tl
 
-from kernels.triton_kernels.launch import arrives_last, let_next_start, wait_for_last
+from kernels.triton_kernels.launch import arrives_last, let_next_start, prefetch, wait_for_last
 
 
 @triton.jit
@@ -109,10 +109,7 @@ def _prefetch(weight_ptr, n, first_k, K: tl.constexpr, LINES: tl.constexpr):
     """Ask for the next ``LINES`` cache lines of rows ``n`` of a matrix ``[N, K]``, to lie in L2 when they are loaded."""
     LINE: tl.constexpr = 1024 // weight_ptr.dtype.element_ty.primitive_bitwidth
     k = tl.minimum(first_k + tl.arange(0, LINES) * LINE, K - 1)
-    places = (weight_ptr + n[:, None] * K + k[None, :]).to(tl.int64, bitcast=True)
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places], dtype=tl.int32, is_pure=False, pack=1
-    )
+    prefetch(weight_ptr + n[:, None] * K + k[None, :])
 
 
 @triton.jit
