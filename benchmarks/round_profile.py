@@ -30,7 +30,7 @@ from kernels import pack
 
 
 def share_out(events: Iterable[Mapping[str, Any]], rounds: int) -> dict[str, Any]:
-    """Times a round of the device's operations among a trace's ``traceEvents``, by name, the most time first [µs]."""
+    """Times a round of the device's operations among a trace's ``traceEvents``, by name and grid, the most time first [µs]."""
     operations = sorted((e for e in events if e.get("ph") == "X" and e.get("cat") in DEVICE), key=lambda e: (e["ts"], e["dur"]))
     if not operations:
         raise ValueError("the trace holds no operation of a device")
@@ -40,11 +40,12 @@ def share_out(events: Iterable[Mapping[str, Any]], rounds: int) -> dict[str, Any
         idle += max(0.0, operation["ts"] - reached)
         reached = max(reached, operation["ts"])
         end = operation["ts"] + operation["dur"]
-        added[operation["name"]] += max(0.0, end - reached)
-        times[operation["name"]] += 1
+        name = operation["name"], "x".join(map(str, operation.get("args", {}).get("grid", ())))
+        added[name] += max(0.0, end - reached)
+        times[name] += 1
         reached = max(reached, end)
     kernels = [
-        {"kernel": name[:160], "us": us / rounds, "times": times[name] / rounds}
+        {"kernel": name[0][:160], "grid": name[1], "us": us / rounds, "times": times[name] / rounds}
         for name, us in sorted(added.items(), key=lambda item: -item[1])
     ]
     return {"busy_us": sum(added.values()) / rounds, "idle_us": idle / rounds, "operations": len(operations) / rounds, "kernels": kernels}
@@ -89,7 +90,7 @@ def main() -> int:
         own = found["strategies"][name] = profiled(rounds, arguments.rounds)
         print(f"{name}: {own['busy_us']:.0f} us busy, {own['idle_us']:.0f} idle, {own['operations']:.0f} operations", file=sys.stderr)
         for kernel in own["kernels"][:12]:
-            print(f"  {kernel['us']:8.1f} us  {kernel['times']:6.1f} times  {kernel['kernel'][:90]}", file=sys.stderr)
+            print(f"  {kernel['us']:8.1f} us  {kernel['times']:6.1f} times  {kernel['grid']:>10}  {kernel['kernel'][:80]}", file=sys.stderr)
     if arguments.output:
         write(arguments.output, found)
     print(json.dumps({name: own["busy_us"] + own["idle_us"] for name, own in found["strategies"].items()}))

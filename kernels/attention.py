@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from kernels.device import on_gpu
 from kernels.rows import Rows
 
 
-def attention(
-    queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | Rows | None, causal: bool = False, upcoming: Sequence[nn.Linear] = ()
-) -> Tensor:
+def attention(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | Rows | None, causal: bool = False) -> Tensor:
     """Grouped-query attention.
 
     ``queries`` ``[batch, heads, rows, head_dim]``; ``keys`` and ``values`` ``[batch, kv_heads, length, head_dim]``;
     ``visible`` bool ``[batch, rows, length]``, or None: every row sees all, or, with ``causal``, row i the first i + 1.
-    With ``Rows`` keys and values are whole caches ``[batch, kv_heads, capacity, head_dim]`` that hold the new rows already;
-    a GPU may fetch weights of two ``upcoming`` products meanwhile.
+    With ``Rows`` keys and values are whole caches ``[batch, kv_heads, capacity, head_dim]`` that hold the new rows already.
     Returns ``[batch, rows, heads * head_dim]``.
     """
     if isinstance(visible, Rows):
-        return _over_cache(queries, keys, values, visible, upcoming)
+        return _over_cache(queries, keys, values, visible)
     batch, heads, rows, head_dim = queries.shape
     kv_heads = keys.shape[1]
     group = heads // kv_heads
@@ -39,12 +34,11 @@ def attention(
     return out.reshape(batch, heads, rows, head_dim).transpose(1, 2).reshape(batch, rows, heads * head_dim)
 
 
-def _over_cache(queries: Tensor, keys: Tensor, values: Tensor, rows: Rows, upcoming: Sequence[nn.Linear]) -> Tensor:
+def _over_cache(queries: Tensor, keys: Tensor, values: Tensor, rows: Rows) -> Tensor:
     if on_gpu(queries):
         from kernels.triton_kernels.tree_attention import tree_attention
 
-        weights = [linear.weight for linear in upcoming]
-        return tree_attention(queries, keys, values, rows.lengths, rows.mask, rows.window, weights)
+        return tree_attention(queries, keys, values, rows.lengths, rows.mask, rows.window)
     batch, heads, new, head_dim = queries.shape
     longest = rows.longest + new
     bias = rows.bias(new, queries.dtype)

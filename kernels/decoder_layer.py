@@ -54,8 +54,7 @@ def over_caches(
         else:
             qkv = norm_linear(x, layer.attention_norm, layer.qkv, scaled)
             queries = rotate_into(qkv, rope, layer.heads, layer.q_norm, layer.k_norm, keys, values, seen.lengths)
-            attended = attention(queries, keys, values, seen, upcoming=(layer.out, layer.gate_up))
-            x, scaled = linear_add(attended, layer.out, x, layer.mlp_norm)
+            x, scaled = linear_add(attention(queries, keys, values, seen), layer.out, x, layer.mlp_norm)
             x, scaled = linear_add(norm_swiglu(x, layer.mlp_norm, layer.gate_up, scaled), layer.down, x, following)
         yield x
 

@@ -97,7 +97,6 @@ def on_an_h200(monkeypatch):
         monkeypatch.setattr(module, "dependent_launch", lambda device: True)
     monkeypatch.setattr(tree_attention, "programs_at_once", lambda device: 132)
     monkeypatch.setattr(tree_attention, "side_by_side", lambda device: True)
-    monkeypatch.setattr(tree_attention, "bytes_ahead", lambda device: 24 << 20)
 
 
 SHAPES = {"qwen3-8b": (4096, 12288, 32, 8, 128), "smollm2-135m": (576, 1536, 9, 3, 64)}
@@ -120,7 +119,7 @@ def test_a_layer(launched, on_an_h200, shape, rows):
     norms = (bf16(head_dim), bf16(head_dim)) if shape == "qwen3-8b" else (None, None)
     queries = rotate.rotate_into(qkv, *tables, heads, *norms, 1e-6, *cache, lengths)
     bits = torch.zeros(1, rows, -(-rows // 64), dtype=torch.int64) if rows > 1 else None
-    seen = tree_attention.tree_attention(queries, *cache, lengths, bits, None, (bf16(hidden, hidden), bf16(2 * mlp, hidden)))
+    seen = tree_attention.tree_attention(queries, *cache, lengths, bits)
     x, scaled = few_rows.linear_add(seen, bf16(hidden, heads * head_dim), x, bf16(hidden))
     gated = few_rows.norm_swiglu(x, bf16(hidden), 1e-6, bf16(2 * mlp, hidden), scaled)
     x, scaled = few_rows.linear_add(gated, bf16(hidden, mlp), x, bf16(hidden))

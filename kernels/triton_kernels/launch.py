@@ -17,7 +17,6 @@ import triton.language as tl
 from torch import Tensor
 
 COUNTERS = 8192
-SHARE_AHEAD = 0.4  # of the L2
 
 
 @cache
@@ -30,12 +29,6 @@ def dependent_launch(device: torch.device) -> bool:
 def programs_at_once(device: torch.device) -> int:
     """Programs that fill the device once: one a multiprocessor."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-
-
-@cache
-def bytes_ahead(device: torch.device) -> int:
-    """Bytes of weights that are worth asking for while memory has little else to do: part of what the L2 holds."""
-    return int(SHARE_AHEAD * torch.cuda.get_device_properties(device).L2_cache_size) if device.type == "cuda" else 0
 
 
 def side_by_side(device: torch.device) -> bool:
@@ -92,15 +85,6 @@ def leave(counters_ptr, expected):
     if tl.atomic_add(counters_ptr + 1, 1, sem="relaxed") == expected - 1:
         tl.store(counters_ptr, 0)
         tl.store(counters_ptr + 1, 0)
-
-
-@triton.jit
-def fetch_ahead(weight_ptr, lines, program, programs):
-    """Ask for this program's share of the first ``lines`` cache lines of a matrix, to lie in L2 when they are loaded."""
-    AT_ONCE: tl.constexpr = 256
-    LINE: tl.constexpr = 1024 // weight_ptr.dtype.element_ty.primitive_bitwidth
-    for begin in range(program * AT_ONCE, lines, programs * AT_ONCE):
-        prefetch(weight_ptr + tl.minimum(begin + tl.arange(0, AT_ONCE), lines - 1).to(tl.int64) * LINE)
 
 
 @triton.jit

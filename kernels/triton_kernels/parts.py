@@ -40,16 +40,32 @@ def merge(
         real = (own < BLOCK_M) & (m < folded) & (m % rows < count)
         stride = folded * (DIMS + 1)
         parts_ptr = partial_ptr + pair.to(tl.int64) * PARTS * stride
-        part = tl.arange(0, triton.next_power_of_2(PARTS))
-        there = (part < PARTS)[:, None] & real[None, :]
-        at = part[:, None] * stride + m[None, :]
-        lse = tl.load(parts_ptr + folded * DIMS + at, mask=there, other=float("-inf"), cache_modifier=".cg")
-        at = (part[:, None] * stride + m[None, :] * DIMS)[:, :, None] + dims[None, None, :]
-        found = tl.load(parts_ptr + at, mask=there[:, :, None], other=0.0, cache_modifier=".cg")
-        largest = tl.max(lse, 0)
-        weights = tl.exp2(lse - tl.where(largest == float("-inf"), 0.0, largest)[None, :])
-        total = tl.sum(weights, 0)
-        out = tl.sum(found * weights[:, :, None], 0) / tl.where(total == 0.0, 1.0, total)[:, None]
+        if BLOCK_M <= 32:  # few enough to have them all at once
+            part = tl.arange(0, triton.next_power_of_2(PARTS))
+            there = (part < PARTS)[:, None] & real[None, :]
+            at = part[:, None] * stride + m[None, :]
+            lse = tl.load(parts_ptr + folded * DIMS + at, mask=there, other=float("-inf"), cache_modifier=".cg")
+            at = (part[:, None] * stride + m[None, :] * DIMS)[:, :, None] + dims[None, None, :]
+            found = tl.load(parts_ptr + at, mask=there[:, :, None], other=0.0, cache_modifier=".cg")
+            largest = tl.max(lse, 0)
+            weights = tl.exp2(lse - tl.where(largest == float("-inf"), 0.0, largest)[None, :])
+            total = tl.sum(weights, 0)
+            out = tl.sum(found * weights[:, :, None], 0)
+        else:
+            largest = tl.full((SHARE,), float("-inf"), tl.float32)
+            for part in tl.static_range(PARTS):
+                lse = tl.load(parts_ptr + part * stride + folded * DIMS + m, mask=real, other=float("-inf"), cache_modifier=".cg")
+                largest = tl.maximum(largest, lse)
+            largest = tl.where(largest == float("-inf"), 0.0, largest)
+            total = tl.zeros((SHARE,), tl.float32)
+            out = tl.zeros((SHARE, DIMS), tl.float32)
+            for part in tl.static_range(PARTS):
+                lse = tl.load(parts_ptr + part * stride + folded * DIMS + m, mask=real, other=float("-inf"), cache_modifier=".cg")
+                places = parts_ptr + part * stride + m[:, None] * DIMS + dims[None, :]
+                weight = tl.exp2(lse - largest)
+                out += weight[:, None] * tl.load(places, mask=real[:, None], other=0.0, cache_modifier=".cg")
+                total += weight
+        out = out / tl.where(total == 0.0, 1.0, total)[:, None]
         at = ((first_row + m % rows) * (kv_heads * GROUP) + pair % kv_heads * GROUP + m // rows) * HEAD_DIM
         written = real[:, None] & (dims < HEAD_DIM)[None, :]
         tl.store(out_ptr + at[:, None] + dims[None, :], out.to(out_ptr.dtype.element_ty), mask=written)

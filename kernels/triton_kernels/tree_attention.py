@@ -7,7 +7,6 @@ the rows in a flat batch (``kernels.triton_kernels.paged.paged_attention``).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 import triton
@@ -15,8 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.triton_kernels.launch import (
-    arrives_last, bytes_ahead, counters, dependent_launch, fetch_ahead, leave, let_next_start, meet, programs_at_once,
-    side_by_side, wait_for_last,
+    arrives_last, counters, dependent_launch, leave, let_next_start, meet, programs_at_once, side_by_side, wait_for_last,
 )  # fmt: skip
 from kernels.triton_kernels.parts import blocks_of, merge, own_rows
 
@@ -24,9 +22,8 @@ _MOST_PARTS = 32
 
 
 def tree_attention(
-    queries: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, bits: Tensor | None, window: int | None = None,
-    upcoming: Sequence[Tensor] = (),
-) -> Tensor:  # fmt: skip
+    queries: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, bits: Tensor | None, window: int | None = None
+) -> Tensor:
     """``kernels.attention.attention`` with ``Rows``, in fp32 between loads and store but for the weights of the values.
 
     ``queries`` ``[batch, heads, rows, head_dim]`` of any strides with whole heads; caches ``[batch, kv_heads, capacity,
@@ -36,9 +33,6 @@ def tree_attention(
 
     The heads of a group are more rows of one head. A context is cut into as many parts as fill the device together with
     requests, heads and tiles of rows; a part's blocks follow from ``lengths``, so that the grid is always the same.
-
-    ``upcoming``: two matrices of the products that follow; they are fetched into the L2 as far as it is worth it, for attention
-    over a short context leaves the memory idle.
     """
     batch, heads, rows, head_dim = queries.shape
     if keys.stride() != values.stride() or keys.stride(2) != head_dim or keys.stride(3) != 1:
@@ -48,7 +42,7 @@ def tree_attention(
     out = queries.new_empty(batch, rows, heads * head_dim)
     launch(
         queries, keys, values, out, (batch, rows, heads, keys.shape[1]), queries.stride()[:3], keys.stride()[:2],
-        lengths, bits, window, 1 / math.sqrt(head_dim), upcoming=upcoming,
+        lengths, bits, window, 1 / math.sqrt(head_dim),
     )  # fmt: skip
     return out
 
@@ -56,7 +50,6 @@ def tree_attention(
 def launch(
     queries: Tensor, keys: Tensor, values: Tensor, out: Tensor, sizes: tuple, query_strides: tuple, cache_strides: tuple,
     lengths: Tensor, bits: Tensor | None, window: int | None, scale: float, pages: tuple = (None, None, None, 0, 0, 0), page: int = 0,
-    upcoming: Sequence[Tensor] = (),
 ) -> None:  # fmt: skip
     """``sizes``: batch, rows, heads, key heads. ``query_strides``: of request, head, row; ``cache_strides``: of request, head.
 
@@ -69,7 +62,8 @@ def launch(
     dims = max(16, triton.next_power_of_2(head_dim))
     block_m, block_n, warps, stages = _tile(folded, dims, queries.dtype, page)
     tiles = triton.cdiv(folded, block_m)
-    parts = min(_MOST_PARTS, max(1, programs_at_once(device) // (batch * kv_heads * tiles)))
+    at_once = programs_at_once(device) * (2 if block_m == 16 and dims <= 128 and queries.dtype == torch.bfloat16 else 1)
+    parts = min(_MOST_PARTS, max(1, at_once // (batch * kv_heads * tiles)))
     partial = torch.empty(batch * kv_heads * parts * folded * (dims + 1), dtype=torch.float32, device=device) if parts > 1 else None
     dependent = dependent_launch(device)
     starts, counts, table, stride_table, stride_page, stride_position = pages
@@ -79,27 +73,19 @@ def launch(
     }  # fmt: skip
     _attention_kernel[(parts, tiles, batch * kv_heads)](
         queries, keys, values, lengths, bits, out, partial, counters(device) if parts > 1 else None, starts, counts, table,
-        *query_strides, *cache_strides, stride_table, stride_page, stride_position, *_ahead(upcoming, device),
+        *query_strides, *cache_strides, stride_table, stride_page, stride_position,
         rows, kv_heads, bits.shape[2] if bits is not None else 0, window or 0, math.log2(math.e) * scale,
-        AHEAD=len(upcoming) > 0 and dependent, BITS=bits is not None, TOGETHER=side_by_side(device), BLOCK_M=block_m, num_warps=warps, num_stages=stages, **shape,
+        BITS=bits is not None, TOGETHER=side_by_side(device), BLOCK_M=block_m, num_warps=warps, num_stages=stages, **shape,
     )  # fmt: skip
 
 
-def _ahead(upcoming: Sequence[Tensor], device: torch.device) -> tuple:
-    """Two matrices, each with the cache lines of it to fetch."""
-    if not upcoming:
-        return None, 0, None, 0
-    (first, second), room = upcoming, bytes_ahead(device)
-    whole = min(first.nbytes, room)
-    return first, whole // 128, second, min(second.nbytes, room - whole) // 128
-
-
 def _tile(folded: int, dims: int, dtype: torch.dtype, page: int) -> tuple[int, int, int, int]:
-    """Rows and columns of a program's blocks, warps, stages. Columns divide the 64 of a word of ``bits``."""
+    """Rows and columns of a program's blocks, warps, stages. Columns divide the 64 of a word of ``bits``. Of 16 rows in bf16 two
+    programs fit on a multiprocessor."""
     if dtype == torch.float32:
         return (16, 32, 8 if page else 4, 2) if dims <= 64 else (16, 16, 8, 2)  # addresses in pages take registers
     block_m = next((most for most in (16, 32, 64) if folded <= most), 128)
-    return block_m, 64, 8 if block_m == 128 else 4, 3 if dims <= 128 else 2
+    return block_m, 64, 8 if block_m == 128 else 4, 3 if 16 < block_m and dims <= 128 else 2
 
 
 @triton.jit
@@ -130,10 +116,10 @@ def _attend(q, k, v, seen, out, largest, total, scale, MASKED: tl.constexpr):
 def _attention_kernel(
     q_ptr, keys_ptr, values_ptr, lengths_ptr, bits_ptr, out_ptr, partial_ptr, counter_ptr, starts_ptr, counts_ptr, table_ptr,
     stride_q_batch, stride_q_head, stride_q_row, stride_batch, stride_head, stride_table, stride_page, stride_position,
-    first_ahead_ptr, first_lines, second_ahead_ptr, second_lines, rows, kv_heads, words, window, scale,
+    rows, kv_heads, words, window, scale,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIMS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    PARTS: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, AHEAD: tl.constexpr, BITS: tl.constexpr,
-    TOGETHER: tl.constexpr, DEPENDENT: tl.constexpr,
+    PARTS: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, BITS: tl.constexpr, TOGETHER: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """A program for a part of the context, ``BLOCK_M`` rows of a group's heads, and a key head of a request.
 
@@ -170,16 +156,12 @@ def _attention_kernel(
         k_tile = keys_ptr + cache + columns[None, :] * HEAD_DIM + dims[:, None]
         v_tile = values_ptr + cache + columns[:, None] * HEAD_DIM + dims[None, :]
     WHOLE: tl.constexpr = not WINDOW and DIMS == HEAD_DIM  # blocks within the context need no mask
-    early = False
-    if WHOLE and PAGE == 0:  # the first block was committed in earlier rounds
+    # Of few rows the first block, committed in earlier rounds, is asked for before the wait; of many it would take their registers.
+    EARLY: tl.constexpr = WHOLE and PAGE == 0 and BLOCK_M <= 32
+    if EARLY:
         early = begin < tl.minimum(end, length // BLOCK_N)
         early_k = tl.load(k_tile + begin * (BLOCK_N * HEAD_DIM), mask=early, other=0.0)
         early_v = tl.load(v_tile + begin * (BLOCK_N * HEAD_DIM), mask=early, other=0.0)
-    if AHEAD:
-        program = (pair * tl.num_programs(1) + tl.program_id(1)) * PARTS + part
-        programs = PARTS * tl.num_programs(1) * tl.num_programs(2)
-        fetch_ahead(first_ahead_ptr, first_lines, program, programs)
-        fetch_ahead(second_ahead_ptr, second_lines, program, programs)
     if PAGE == 0:
         wait_for_last(DEPENDENT)
     q_at = request * stride_q_batch + head.to(tl.int64) * stride_q_head + row * stride_q_row
@@ -188,7 +170,7 @@ def _attention_kernel(
     largest = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
 
-    if WHOLE and PAGE == 0:
+    if EARLY:
         if early:
             out, largest, total = _attend(q, early_k, early_v, True, out, largest, total, scale, False)
             begin += 1
