@@ -5,12 +5,12 @@ from kernels.attention import attention, visible_rows
 from kernels.cache import keep_rows, write_rows
 from kernels.decoder_layer import LayerWeights, over_cache, over_caches, side_by_side, stacked
 from kernels.device import on_gpu
-from kernels.layers import apply_rope, linear_add, norm_linear, norm_swiglu, rope_tables, rotate, rotate_into, swiglu
+from kernels.layers import apply_rope, linear_add, norm_linear, norm_swiglu, rope_frequencies, rope_tables, rotate, rotate_into, swiglu
 from kernels.masks import ancestor_bits, ancestor_mask, unpack_bits
 from kernels.packed import PackedLinear, pack, packed, products_of
 from kernels.paged import PagedCaches, PagedRows, paged_attention
 from kernels.rows import Rows, causal_mask, row_mask
-from kernels.sampling import draw, likeliest, probabilities
+from kernels.sampling import draw, likeliest, likeliest_with_logprob, probabilities
 from kernels.tree import best_first_tree
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "greedy_rows",
     "keep_rows",
     "likeliest",
+    "likeliest_with_logprob",
     "linear_add",
     "norm_linear",
     "norm_swiglu",
@@ -45,6 +46,7 @@ __all__ = [
     "paged_attention",
     "products_of",
     "probabilities",
+    "rope_frequencies",
     "rope_tables",
     "rotate",
     "rotate_into",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +15,13 @@ from kernels.native.layers import NativeLinear
 
 if TYPE_CHECKING:
     from kernels.triton_kernels.few_rows import Scaled
+
+
+@cache
+def rope_frequencies(theta: float, head_dim: int, device: torch.device) -> Tensor:
+    """Plain RoPE's inverse frequencies ``[head_dim / 2]`` in fp32, made once: they are not to be written."""
+    with torch.inference_mode(False):
+        return 1.0 / theta ** (torch.arange(0, head_dim, 2, device=device).float() / head_dim)
 
 
 def rope_tables(positions: Tensor, inverse_frequencies: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

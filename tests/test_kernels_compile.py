@@ -80,7 +80,9 @@ def test_verification(launched, rows):
     longest = min(rows, 1 + SLOTS)
     path, *_ = walk.walk(tokens, tokens, tokens, longest)
     masks.ancestor_bits(tokens)
-    greedy.greedy_rows(torch.empty(1, rows, 40_000 if rows > 100 else VOCAB, dtype=torch.bfloat16))
+    logits = torch.empty(1, rows, 40_000 if rows > 100 else VOCAB, dtype=torch.bfloat16)
+    greedy.greedy_rows(logits)
+    greedy.likeliest_with_logprob(logits)
     commit.keep_rows(torch.empty(2, 2, 1, 8, 2048, 128, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.int64), path)
     stamp.stamp(torch.zeros(8, 4, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), 1)
     assert len(set(launched)) == 6

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from interpreted import DEVICE
 
-from kernels import acceptance, cache
+from kernels import acceptance, cache, sampling
 from kernels import masks as references
 from kernels.triton_kernels import commit, greedy, masks, walk
 
@@ -110,3 +110,25 @@ def test_the_arg_max_over_stretches_of_a_large_vocabulary(programs, monkeypatch)
     logits[0, :, [300, 1999, 300 + 2048, 7000]] = 9.0
     logits[0, 0, 300], logits[0, 1, 300:7000] = torch.nan, 0.0
     assert greedy.greedy_rows(logits).tolist() == [[1999, 7000, 300]]
+
+
+@pytest.mark.parametrize("programs", [1, 1024])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("vocab", [1, 300, 7001])
+def test_the_likeliest_token_and_its_log_probability_are_the_references(vocab, dtype, programs, monkeypatch):
+    monkeypatch.setattr(greedy, "_PROGRAMS", programs)
+    torch.manual_seed(vocab)
+    logits = (20 * torch.randn(2, 3, vocab + 1, device=DEVICE)).to(dtype)[..., :vocab]
+    logits[0, 1, vocab // 2 :] = -torch.inf
+    logits[0, 2] = 0.0
+    if vocab > 1:
+        logits[1, 2, [1, -1]] = 99.0
+    ids, logprobs = greedy.likeliest_with_logprob(logits)
+    wanted = logits.float().log_softmax(dim=-1)
+    assert torch.equal(ids, acceptance.greedy_rows(logits)) and logprobs.dtype == torch.float32
+    if vocab == 1:
+        wanted[0, 1] = logprobs[0, 1] = 0.0  # nothing is possible there
+    torch.testing.assert_close(logprobs, wanted.amax(dim=-1), rtol=1e-5, atol=1e-5)
+    assert logprobs.max() <= 0
+    found = sampling.likeliest_with_logprob(logits)
+    assert torch.equal(found[0], ids)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from harness.errors import UserError
-from kernels import LayerWeights, Rows, causal_mask, norm_linear, on_gpu, over_cache, rotate_into, side_by_side
+from kernels import LayerWeights, Rows, causal_mask, likeliest_with_logprob, norm_linear, on_gpu, over_cache, rotate_into, side_by_side
 from strategies.base import DraftTree, Proposer, TargetView
 from strategies.mtp.head import MTPHead
 
@@ -80,11 +80,11 @@ class MTPProposer(Proposer):
         hidden = self._pass(following, self._hidden[:, : self._rows], self._entries)[self._requests, last][:, None]
         drafted, logprobs = [], []
         for step in range(self.k):
-            best = norm_linear(hidden[:, 0], self.head.norm, self.target.head).float().log_softmax(dim=-1).max(dim=-1)
-            drafted.append(best.indices)
-            logprobs.append(best.values)
+            best, logprob = likeliest_with_logprob(norm_linear(hidden[:, 0], self.head.norm, self.target.head))
+            drafted.append(best)
+            logprobs.append(logprob)
             if step + 1 < self.k:
-                hidden = self._pass(best.indices[:, None], hidden, lengths + step)
+                hidden = self._pass(best[:, None], hidden, lengths + step)
         return DraftTree.chain(bonus, torch.stack(drafted, dim=1), torch.stack(logprobs, dim=1))
 
     def _read(self, following: Tensor, hidden: Tensor, entries: Tensor) -> None:
