@@ -5,7 +5,18 @@ from kernels.attention import attention, visible_rows
 from kernels.cache import keep_rows, write_rows
 from kernels.decoder_layer import LayerWeights, over_cache, over_caches, side_by_side, stacked
 from kernels.device import on_gpu
-from kernels.layers import apply_rope, linear_add, norm_linear, norm_swiglu, rope_frequencies, rope_tables, rotate, rotate_into, swiglu
+from kernels.layers import (
+    apply_rope,
+    linear_add,
+    norm_linear,
+    norm_swiglu,
+    rope_frequencies,
+    rope_tables,
+    rotate,
+    rotate_into,
+    swiglu,
+    write_context,
+)
 from kernels.masks import ancestor_bits, ancestor_mask, unpack_bits
 from kernels.packed import PackedLinear, pack, packed, products_of
 from kernels.paged import PagedCaches, PagedRows, paged_attention
@@ -57,5 +68,6 @@ __all__ = [
     "unpack_bits",
     "visible_rows",
     "walk",
+    "write_context",
     "write_rows",
 ]

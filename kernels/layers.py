@@ -116,3 +116,23 @@ def rotate_into(
     write_rows(keys, lengths, new_keys)
     write_rows(values, lengths, new_values)
     return queries
+
+
+def write_context(both: Tensor, frequencies: Tensor, norms: Tensor, eps: float, cache: Tensor, lengths: Tensor) -> None:
+    """Write keys and values of all layers, ``both`` ``[batch, rows, layers * 2 * kv_heads * head_dim]``, keys before values, behind
+    ``lengths`` ``[batch]`` of ``cache`` ``[layers, 2, batch, kv_heads, capacity, head_dim]``.
+
+    Keys are normed per head with their layer's of ``norms`` ``[layers, head_dim]``, then rotated by their positions.
+    """
+    if on_gpu(both):
+        from kernels.triton_kernels import context
+
+        context.write_context(both, frequencies, norms, eps, cache, lengths)
+        return
+    batch, rows, _ = both.shape
+    layers, _, _, kv_heads, _, head_dim = cache.shape
+    both = both.view(batch, rows, layers, 2, kv_heads, head_dim).permute(2, 3, 0, 4, 1, 5)
+    keys = F.rms_norm(both[:, 0], (head_dim,), None, eps) * norms[:, None, None, None]
+    positions = lengths[:, None] + torch.arange(rows, device=lengths.device)
+    keys = apply_rope(keys, *rope_tables(positions, frequencies, both.dtype))
+    write_rows(cache, lengths, torch.stack([keys, both[:, 1]], dim=1))

@@ -75,8 +75,11 @@ class DFlashDrafter(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
+    def frequencies(self, device: torch.device) -> Tensor:
+        return rope_frequencies(self.config.rope_theta, self.config.head_dim, device)
+
     def rope(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        return rope_tables(positions, rope_frequencies(self.config.rope_theta, self.config.head_dim, positions.device), dtype)
+        return rope_tables(positions, self.frequencies(positions.device), dtype)
 
     def context(self, features: Tensor, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Every layer's keys and values of new context rows: ``features`` ``[batch, rows, taps * hidden]``."""
