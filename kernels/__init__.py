@@ -18,6 +18,7 @@ from kernels.layers import (
     write_context,
 )
 from kernels.masks import ancestor_bits, ancestor_mask, unpack_bits
+from kernels.outcome import TOLD, settle
 from kernels.packed import PackedLinear, pack, packed, products_of
 from kernels.paged import PagedCaches, PagedRows, paged_attention
 from kernels.rows import Rows, causal_mask, row_mask
@@ -25,6 +26,7 @@ from kernels.sampling import draw, likeliest, likeliest_with_logprob, probabilit
 from kernels.tree import best_first_tree
 
 __all__ = [
+    "TOLD",
     "GreedyChoices",
     "LayerWeights",
     "PackedLinear",
@@ -62,6 +64,7 @@ __all__ = [
     "rotate",
     "rotate_into",
     "row_mask",
+    "settle",
     "side_by_side",
     "stacked",
     "swiglu",

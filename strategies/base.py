@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -15,15 +16,13 @@ class DraftTree:
     """A batch of draft trees. Row 0 is the root (the bonus token) and is not counted in the node budget.
 
     All tensors are ``[batch, rows]``. A parent's row comes before its children's; the root's parent is -1.
-    ``logprobs`` is the drafter's log-probability of the whole prefix that ends in the row, 0 at the root. ``is_chain``: the
-    row above each row is its parent, which spares looking.
+    ``logprobs`` is the drafter's log-probability of the whole prefix that ends in the row, 0 at the root.
     """
 
     tokens: Tensor
     parents: Tensor
     depths: Tensor
     logprobs: Tensor
-    is_chain: bool = False
 
     @property
     def rows(self) -> int:
@@ -43,9 +42,16 @@ class DraftTree:
     def chain(cls, bonus: Tensor, drafted: Tensor, logprobs: Tensor) -> DraftTree:
         """A tree without siblings from ``drafted`` ``[batch, k]`` and its tokens' own log-probabilities ``[batch, k]``."""
         tokens = torch.cat([bonus[:, None], drafted], dim=1)
-        depths = torch.arange(tokens.shape[1], device=tokens.device).repeat(len(bonus), 1)
         prefix = torch.cat([logprobs.new_zeros(len(bonus), 1), logprobs.cumsum(dim=1)], dim=1)
-        return cls(tokens, depths - 1, depths, prefix, is_chain=True)
+        return cls(tokens, *_chain(*tokens.shape, tokens.device), prefix)
+
+
+@cache
+def _chain(batch: int, rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Parents and depths of chains, made once: they are not to be written."""
+    with torch.inference_mode(False):
+        depths = torch.arange(rows, device=device).repeat(batch, 1)
+        return depths - 1, depths
 
 
 class Proposer(ABC):

@@ -63,6 +63,17 @@ def launched(monkeypatch, tmp_path):
     return names
 
 
+@pytest.fixture
+def on_an_h200(monkeypatch):
+    """What launchers ask the device for."""
+    from kernels.triton_kernels import context, few_rows, outcome, rope, rotate, tree_attention
+
+    for module in (context, few_rows, outcome, rope, rotate, tree_attention):
+        monkeypatch.setattr(module, "dependent_launch", lambda device: True)
+    monkeypatch.setattr(tree_attention, "programs_at_once", lambda device: 132)
+    monkeypatch.setattr(tree_attention, "side_by_side", lambda device: True)
+
+
 @pytest.mark.parametrize("budget, steps", [(16, 1), (64, 1), (512, 3)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_trees(launched, budget, steps, dtype):
@@ -73,30 +84,20 @@ def test_trees(launched, budget, steps, dtype):
 
 
 @pytest.mark.parametrize("rows", [1, 17, 65, 513])
-def test_verification(launched, rows):
-    from kernels.triton_kernels import commit, greedy, masks, stamp, walk
+def test_verification(launched, on_an_h200, rows):
+    from kernels.triton_kernels import commit, greedy, masks, outcome, stamp, walk
 
     tokens = torch.zeros(1, rows, dtype=torch.int64)
     longest = min(rows, 1 + SLOTS)
-    path, *_ = walk.walk(tokens, tokens, tokens, longest)
+    path, kept, bonus = walk.walk(tokens, tokens, tokens, longest)
+    outcome.settle(tokens, tokens, path, kept, bonus, kept, 2048, kept, bonus, torch.zeros(1, 4 + longest, dtype=torch.int64))
     masks.ancestor_bits(tokens)
     logits = torch.empty(1, rows, 40_000 if rows > 100 else VOCAB, dtype=torch.bfloat16)
     greedy.greedy_rows(logits)
     greedy.likeliest_with_logprob(logits)
     commit.keep_rows(torch.empty(2, 2, 1, 8, 2048, 128, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.int64), path)
     stamp.stamp(torch.zeros(8, 4, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), 1)
-    assert len(set(launched)) == 6
-
-
-@pytest.fixture
-def on_an_h200(monkeypatch):
-    """What launchers ask the device for."""
-    from kernels.triton_kernels import context, few_rows, rope, rotate, tree_attention
-
-    for module in (context, few_rows, rope, rotate, tree_attention):
-        monkeypatch.setattr(module, "dependent_launch", lambda device: True)
-    monkeypatch.setattr(tree_attention, "programs_at_once", lambda device: 132)
-    monkeypatch.setattr(tree_attention, "side_by_side", lambda device: True)
+    assert len(set(launched)) == 7
 
 
 SHAPES = {"qwen3-8b": (4096, 12288, 32, 8, 128), "smollm2-135m": (576, 1536, 9, 3, 64)}

@@ -19,9 +19,9 @@ DECODING = (
     Mutant(
         "bonus-delivered-twice",
         "the bonus token that a round began with is delivered again",
-        LOOP,
-        "shifted = torch.cat([tokens[:, 1:], bonus[:, None]], dim=1)",
-        "shifted = torch.cat([tokens[:, :-1], bonus[:, None]], dim=1)",
+        "kernels/outcome.py",
+        "shifted = torch.cat([accepted[:, 1:], bonus[:, None]], dim=1)",
+        "shifted = torch.cat([accepted[:, :-1], bonus[:, None]], dim=1)",
         (TRAPS,),
     ),
     Mutant(
