@@ -3,6 +3,7 @@
 from kernels.acceptance import GreedyChoices, SampledChoices, accept, accepted_path, emitted, greedy_rows, walk
 from kernels.attention import attention, visible_rows
 from kernels.cache import keep_rows, write_rows
+from kernels.chains import chain_columns, following_tokens
 from kernels.decoder_layer import LayerWeights, over_cache, over_caches, side_by_side, stacked
 from kernels.device import on_gpu
 from kernels.layers import (
@@ -10,6 +11,7 @@ from kernels.layers import (
     linear_add,
     norm_linear,
     norm_swiglu,
+    norms_side_by_side,
     rope_frequencies,
     rope_tables,
     rotate,
@@ -42,8 +44,10 @@ __all__ = [
     "attention",
     "best_first_tree",
     "causal_mask",
+    "chain_columns",
     "draw",
     "emitted",
+    "following_tokens",
     "greedy_rows",
     "keep_rows",
     "likeliest",
@@ -51,6 +55,7 @@ __all__ = [
     "linear_add",
     "norm_linear",
     "norm_swiglu",
+    "norms_side_by_side",
     "on_gpu",
     "over_cache",
     "over_caches",

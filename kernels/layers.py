@@ -89,6 +89,15 @@ def _fused(x: Tensor, linear: nn.Linear) -> bool:
     return few_rows.suits(x, linear.weight)
 
 
+def norms_side_by_side(first: Tensor, second: Tensor, first_norm: nn.RMSNorm, second_norm: nn.RMSNorm) -> Tensor:
+    """``[..., width]`` twice, each normed by its own -> ``[..., 2 * width]``. Nothing learns by it."""
+    if on_gpu(first):
+        from kernels.triton_kernels import norms
+
+        return norms.norms_side_by_side(first, second, (first_norm.weight, second_norm.weight), (first_norm.eps, second_norm.eps))
+    return torch.cat([first_norm(first), second_norm(second)], dim=-1)
+
+
 def rotate(
     qkv: Tensor, rope: tuple[Tensor, Tensor], heads: int, kv_heads: int, q_norm: nn.RMSNorm | None, k_norm: nn.RMSNorm | None
 ) -> tuple[Tensor, Tensor, Tensor]:

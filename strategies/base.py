@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from kernels import chain_columns
+
 
 @dataclass(frozen=True)
 class DraftTree:
@@ -35,23 +37,23 @@ class DraftTree:
 
     @classmethod
     def root(cls, bonus: Tensor) -> DraftTree:
-        """The tree of a round that proposes nothing: ``bonus`` ``[batch]`` alone."""
-        return cls.chain(bonus, bonus[:, None][:, :0], bonus[:, None][:, :0].float())
+        """The tree of a round that proposes nothing: ``bonus`` ``[batch]`` alone, where it lies."""
+        return cls(bonus[:, None], *_chain(len(bonus), 1, bonus.device))
 
     @classmethod
     def chain(cls, bonus: Tensor, drafted: Tensor, logprobs: Tensor) -> DraftTree:
         """A tree without siblings from ``drafted`` ``[batch, k]`` and its tokens' own log-probabilities ``[batch, k]``."""
-        tokens = torch.cat([bonus[:, None], drafted], dim=1)
-        prefix = torch.cat([logprobs.new_zeros(len(bonus), 1), logprobs.cumsum(dim=1)], dim=1)
-        return cls(tokens, *_chain(*tokens.shape, tokens.device), prefix)
+        tokens, prefix = chain_columns(bonus, drafted, logprobs)
+        parents, depths, _ = _chain(*tokens.shape, tokens.device)
+        return cls(tokens, parents, depths, prefix)
 
 
 @cache
-def _chain(batch: int, rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Parents and depths of chains, made once: they are not to be written."""
+def _chain(batch: int, rows: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Parents and depths of chains, and log-probabilities of tokens that are certain; made once: they are not to be written."""
     with torch.inference_mode(False):
         depths = torch.arange(rows, device=device).repeat(batch, 1)
-        return depths - 1, depths
+        return depths - 1, depths, torch.zeros(batch, rows, device=device)
 
 
 class Proposer(ABC):

@@ -66,9 +66,9 @@ def launched(monkeypatch, tmp_path):
 @pytest.fixture
 def on_an_h200(monkeypatch):
     """What launchers ask the device for."""
-    from kernels.triton_kernels import context, few_rows, outcome, rope, rotate, tree_attention
+    from kernels.triton_kernels import chains, context, few_rows, norms, outcome, rope, rotate, tree_attention
 
-    for module in (context, few_rows, outcome, rope, rotate, tree_attention):
+    for module in (chains, context, few_rows, norms, outcome, rope, rotate, tree_attention):
         monkeypatch.setattr(module, "dependent_launch", lambda device: True)
     monkeypatch.setattr(tree_attention, "programs_at_once", lambda device: 132)
     monkeypatch.setattr(tree_attention, "side_by_side", lambda device: True)
@@ -154,6 +154,19 @@ def test_a_drafters_context(launched, on_an_h200, shape, rows, dtype):
     both, norms = torch.empty(2, rows, 10 * kv_heads * head_dim, dtype=dtype), torch.empty(5, head_dim, dtype=dtype)
     write_context(both, torch.empty(head_dim // 2), norms, 1e-6, cache, torch.zeros(2, dtype=torch.int64))
     assert launched == ["write_context_kernel"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rows", [1, 4])
+def test_what_stands_around_an_mtp_heads_layer(launched, on_an_h200, shape, rows, dtype):
+    from kernels.triton_kernels import chains, norms
+
+    x, weight = torch.empty(2, rows, SHAPES[shape][0], dtype=dtype), torch.empty(SHAPES[shape][0], dtype=dtype)
+    norms.norms_side_by_side(x, x, (weight, weight), (1e-6, 1e-6))
+    tokens, bonus = torch.zeros(2, rows, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    chains.following_tokens(tokens, bonus, bonus)
+    assert chains.chain_columns(bonus, tokens, tokens.float())[1].shape == (2, 1 + rows) and len(launched) == 3
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

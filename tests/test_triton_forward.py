@@ -8,7 +8,7 @@ from interpreted import DEVICE
 from torch import nn
 
 from kernels import layers
-from kernels.triton_kernels import context, few_rows, rope, rotate
+from kernels.triton_kernels import context, few_rows, norms, rope, rotate
 from kernels.triton_kernels.tiles import MOST_ROWS, Tile, tile
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -179,3 +179,16 @@ def test_a_context_behind_the_capacity_is_not_written():
         torch.tensor([6, 8], device=DEVICE),
     )  # fmt: skip
     assert cache.abs().sum(dim=(0, 1, 3, 5)).nonzero().tolist() == [[0, 6], [0, 7]]
+
+
+@pytest.mark.parametrize("width", [16, 576])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@torch.no_grad()
+def test_two_norms_side_by_side(width, dtype):
+    torch.manual_seed(width)
+    own = norm_of(width).to(dtype), norm_of(width).to(dtype)
+    own[1].eps = 1.0
+    both = torch.randn(2, 2, 3, width + 1, device=DEVICE).to(dtype)[..., :width]
+    found = norms.norms_side_by_side(*both, (own[0].weight, own[1].weight), (own[0].eps, own[1].eps))
+    close(found, torch.cat([own[0](both[0]), own[1](both[1])], dim=-1), dtype)
+    torch.testing.assert_close(found[..., width:].float(), own[1].float()(both[1].float()), rtol=2e-2, atol=1e-2)

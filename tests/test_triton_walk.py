@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from interpreted import DEVICE
 
-from kernels import acceptance, cache, outcome, sampling
+from kernels import acceptance, cache, chains, outcome, sampling
 from kernels import masks as references
 from kernels.triton_kernels import commit, greedy, masks, walk
+from kernels.triton_kernels import chains as chain_kernels
 from kernels.triton_kernels import outcome as outcome_kernels
 
 
@@ -189,3 +190,26 @@ def test_the_likeliest_token_and_its_log_probability_are_the_references(vocab, d
     assert logprobs.max() <= 0
     found = sampling.likeliest_with_logprob(logits)
     assert torch.equal(found[0], ids)
+
+
+@pytest.mark.parametrize("batch, drafted", [(1, 1), (3, 7), (2, 16), (2, 0)])
+def test_the_columns_of_a_chain_are_the_references(batch, drafted):
+    torch.manual_seed(drafted)
+    bonus, tokens, logprobs = torch.arange(batch), torch.randint(99, (drafted, batch)).T, -torch.rand(batch, drafted)
+    found = chain_kernels.chain_columns(bonus.to(DEVICE), tokens.to(DEVICE), logprobs.to(DEVICE))
+    wanted = chains.chain_columns(bonus, tokens, logprobs)
+    assert wanted[0].tolist() == [[first, *rest] for first, rest in zip(bonus.tolist(), tokens.tolist(), strict=True)]
+    assert torch.equal(found[0].cpu(), wanted[0])
+    torch.testing.assert_close(found[1].cpu(), wanted[1])
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5])
+def test_the_tokens_that_follow_are_the_references(rows):
+    tokens, bonus = torch.arange(12).view(2, 6).repeat(2, 1)[:, :rows], torch.tensor([90, 91, 92, 93])
+    counts = torch.tensor([rows, 1, 0, (rows + 1) // 2])
+    found = chain_kernels.following_tokens(tokens.to(DEVICE), counts.to(DEVICE), bonus.to(DEVICE))
+    wanted = chains.following_tokens(tokens, counts, bonus)
+    for request, count in enumerate(counts.clamp(min=1).tolist()):
+        for following, last in (found, wanted):
+            assert following[request, :count].tolist() == [*tokens[request, 1:count].tolist(), 90 + request]
+            assert int(last[request]) == count - 1
