@@ -66,9 +66,23 @@ def launched(monkeypatch, tmp_path):
 @pytest.fixture
 def on_an_h200(monkeypatch):
     """What launchers ask the device for."""
-    from kernels.triton_kernels import chains, context, few_rows, norms, outcome, rope, rotate, tree_attention
+    from kernels.triton_kernels import (
+        chains,
+        commit,
+        context,
+        few_rows,
+        greedy,
+        masks,
+        norms,
+        outcome,
+        rope,
+        rotate,
+        tree_attention,
+        walk,
+    )
 
-    for module in (chains, context, few_rows, norms, outcome, rope, rotate, tree_attention):
+    asking = (chains, commit, context, few_rows, greedy, masks, norms, outcome, rope, rotate, tree_attention, walk)
+    for module in asking:
         monkeypatch.setattr(module, "dependent_launch", lambda device: True)
     monkeypatch.setattr(tree_attention, "programs_at_once", lambda device: 132)
     monkeypatch.setattr(tree_attention, "side_by_side", lambda device: True)

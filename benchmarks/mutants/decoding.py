@@ -68,8 +68,8 @@ DECODING = (
         "wrong-rows-committed-to-the-target",
         "the target's cache keeps the first rows of the tree, whatever the accepted path",
         "harness/models/layer_cache.py",
-        "        keep_rows(self.attention, self.lengths, path)\n",
-        "",
+        "keep_rows(self.attention, self.lengths, path)",
+        "pass",
         ("tests/test_masks_attention.py",),
     ),
     Mutant(

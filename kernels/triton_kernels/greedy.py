@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.triton_kernels.launch import dependent_launch, let_next_start, wait_for_last
+
 _BLOCK, _PROGRAMS = 2048, 1024
 
 
@@ -35,22 +37,26 @@ def _best(logits: Tensor, scored: bool) -> tuple[Tensor, Tensor | None]:
     if scored:
         sums = torch.empty(2, batch * rows, stretches, dtype=torch.float32, device=logits.device)
         logprobs = torch.empty(batch, rows, dtype=torch.float32, device=logits.device)
+    dependent = dependent_launch(logits.device)
+    launch = {"SCORED": scored, "DEPENDENT": dependent, "launch_pdl": dependent}
     greedy_of_stretch_kernel[(batch * rows, stretches)](
-        logits, best, sums, logits.stride(0), logits.stride(1), rows, vocab, each * _BLOCK,
-        BLOCK=_BLOCK, SCORED=scored, num_warps=4,
-    )  # fmt: skip
+        logits, best, sums, logits.stride(0), logits.stride(1), rows, vocab, each * _BLOCK, BLOCK=_BLOCK, num_warps=4, **launch
+    )
     greedy_of_all_kernel[(batch * rows,)](
-        best, sums, ids, logprobs, stretches, STRETCHES=triton.next_power_of_2(stretches), SCORED=scored, num_warps=1
+        best, sums, ids, logprobs, stretches, STRETCHES=triton.next_power_of_2(stretches), num_warps=1, **launch
     )
     return ids, logprobs
 
 
 @triton.jit
 def greedy_of_stretch_kernel(
-    logits_ptr, best_ptr, sums_ptr, stride_batch, stride_row, rows, vocab, length, BLOCK: tl.constexpr, SCORED: tl.constexpr,
+    logits_ptr, best_ptr, sums_ptr, stride_batch, stride_row, rows, vocab, length,
+    BLOCK: tl.constexpr, SCORED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Value and id in one number that is largest for the largest value and, of equal ones, the smallest id. ``SCORED``: beside
     them the largest value and the sum of exponentials over it, ``[2, rows of all, stretches]``."""
+    let_next_start(DEPENDENT)
+    wait_for_last(DEPENDENT)
     row, stretch = tl.program_id(0).to(tl.int64), tl.program_id(1)
     logits_ptr += (row // rows) * stride_batch + (row % rows) * stride_row
     NOTHING: tl.constexpr = -0x80000000  # below every number; a NaN counts as nothing
@@ -82,8 +88,11 @@ def greedy_of_stretch_kernel(
 
 @triton.jit
 def greedy_of_all_kernel(
-    best_ptr, sums_ptr, ids_ptr, logprobs_ptr, stretches, STRETCHES: tl.constexpr, SCORED: tl.constexpr
+    best_ptr, sums_ptr, ids_ptr, logprobs_ptr, stretches,
+    STRETCHES: tl.constexpr, SCORED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    let_next_start(DEPENDENT)
+    wait_for_last(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     stretch = tl.arange(0, STRETCHES)
     packed = tl.load(best_ptr + row * stretches + stretch, mask=stretch < stretches, other=-0x8000000000000000)

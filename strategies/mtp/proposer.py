@@ -63,10 +63,11 @@ class MTPProposer(Proposer):
         shape = (2, batch, config.num_key_value_heads, capacity, config.head_dim)
         self._keys, self._values = torch.zeros(shape, dtype=self.target.dtype, device=device)
         self._requests = torch.arange(batch, device=device)
-        # Committed rows whose entries wait for the bonus token: where the first one's will be, and how many count.
+        # Committed rows whose entries wait for the bonus token, the first ``_counts`` of each request's.
         self._tokens = torch.zeros(batch, self.longest, dtype=torch.int64, device=device)
         self._hidden = torch.zeros(batch, self.longest, config.hidden_size, dtype=self.target.dtype, device=device)
         self._waiting = torch.zeros(2, batch, dtype=torch.int64, device=device)
+        self._entries, self._counts = self._waiting
         self._places = torch.arange(capacity, device=device)
         self._causal = causal_mask(batch, self.longest, device)
 
@@ -86,9 +87,8 @@ class MTPProposer(Proposer):
         self._rows = self.longest if on_gpu(tokens) else rows
 
     def propose(self, bonus: Tensor, lengths: Tensor) -> DraftTree:
-        entries, counts = self._waiting
-        following, last = following_tokens(self._tokens[:, : self._rows], counts, bonus)
-        hidden = self._pass(following, self._hidden[:, : self._rows], entries)
+        following, last = following_tokens(self._tokens[:, : self._rows], self._counts, bonus)
+        hidden = self._pass(following, self._hidden[:, : self._rows], self._entries)
         hidden = hidden.gather(1, last[:, None, None].expand(-1, 1, hidden.shape[-1]))
         drafted, logprobs = [], []
         for step in range(self.k):
