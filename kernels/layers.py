@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +15,13 @@ from kernels.native.layers import NativeLinear
 
 if TYPE_CHECKING:
     from kernels.triton_kernels.few_rows import Scaled
+
+
+@cache
+def rope_frequencies(theta: float, head_dim: int, device: torch.device) -> Tensor:
+    """Plain RoPE's inverse frequencies ``[head_dim / 2]`` in fp32, made once: they are not to be written."""
+    with torch.inference_mode(False):
+        return 1.0 / theta ** (torch.arange(0, head_dim, 2, device=device).float() / head_dim)
 
 
 def rope_tables(positions: Tensor, inverse_frequencies: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -81,6 +89,15 @@ def _fused(x: Tensor, linear: nn.Linear) -> bool:
     return few_rows.suits(x, linear.weight)
 
 
+def norms_side_by_side(first: Tensor, second: Tensor, first_norm: nn.RMSNorm, second_norm: nn.RMSNorm) -> Tensor:
+    """``[..., width]`` twice, each normed by its own -> ``[..., 2 * width]``. Nothing learns by it."""
+    if on_gpu(first):
+        from kernels.triton_kernels import norms
+
+        return norms.norms_side_by_side(first, second, (first_norm.weight, second_norm.weight), (first_norm.eps, second_norm.eps))
+    return torch.cat([first_norm(first), second_norm(second)], dim=-1)
+
+
 def rotate(
     qkv: Tensor, rope: tuple[Tensor, Tensor], heads: int, kv_heads: int, q_norm: nn.RMSNorm | None, k_norm: nn.RMSNorm | None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -108,3 +125,23 @@ def rotate_into(
     write_rows(keys, lengths, new_keys)
     write_rows(values, lengths, new_values)
     return queries
+
+
+def write_context(both: Tensor, frequencies: Tensor, norms: Tensor, eps: float, cache: Tensor, lengths: Tensor) -> None:
+    """Write keys and values of all layers, ``both`` ``[batch, rows, layers * 2 * kv_heads * head_dim]``, keys before values, behind
+    ``lengths`` ``[batch]`` of ``cache`` ``[layers, 2, batch, kv_heads, capacity, head_dim]``.
+
+    Keys are normed per head with their layer's of ``norms`` ``[layers, head_dim]``, then rotated by their positions.
+    """
+    if on_gpu(both):
+        from kernels.triton_kernels import context
+
+        context.write_context(both, frequencies, norms, eps, cache, lengths)
+        return
+    batch, rows, _ = both.shape
+    layers, _, _, kv_heads, _, head_dim = cache.shape
+    both = both.view(batch, rows, layers, 2, kv_heads, head_dim).permute(2, 3, 0, 4, 1, 5)
+    keys = F.rms_norm(both[:, 0], (head_dim,), None, eps) * norms[:, None, None, None]
+    positions = lengths[:, None] + torch.arange(rows, device=lengths.device)
+    keys = apply_rope(keys, *rope_tables(positions, frequencies, both.dtype))
+    write_rows(cache, lengths, torch.stack([keys, both[:, 1]], dim=1))

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from kernels.device import on_gpu
+
 _BLOCK, _SMALLEST_BLOCK = 256, 16
 
 
@@ -45,6 +47,18 @@ def likeliest(logits: Tensor) -> Tensor:
     best = blocks.amax(dim=-1).argmax(dim=-1, keepdim=True)
     within = blocks.take_along_dim(best[..., None], dim=-2).squeeze(-2)
     return (best * block).squeeze(-1) + within.argmax(dim=-1)
+
+
+def likeliest_with_logprob(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Of ``logits`` ``[rows, vocab]`` or ``[batch, rows, vocab]`` the likeliest ids, of equal ones the smallest, and their
+    log-probabilities in fp32, each without the last axis."""
+    if on_gpu(logits):
+        from kernels.triton_kernels import greedy
+
+        ids, logprobs = greedy.likeliest_with_logprob(logits if logits.dim() == 3 else logits[None])
+        return ids.view(logits.shape[:-1]), logprobs.view(logits.shape[:-1])
+    best = logits.float().log_softmax(dim=-1).max(dim=-1)
+    return best.indices, best.values
 
 
 def draw(chances: Tensor, uniform: Tensor) -> Tensor:

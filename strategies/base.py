@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+from kernels import chain_columns
 
 
 @dataclass(frozen=True)
@@ -15,15 +18,13 @@ class DraftTree:
     """A batch of draft trees. Row 0 is the root (the bonus token) and is not counted in the node budget.
 
     All tensors are ``[batch, rows]``. A parent's row comes before its children's; the root's parent is -1.
-    ``logprobs`` is the drafter's log-probability of the whole prefix that ends in the row, 0 at the root. ``is_chain``: the
-    row above each row is its parent, which spares looking.
+    ``logprobs`` is the drafter's log-probability of the whole prefix that ends in the row, 0 at the root.
     """
 
     tokens: Tensor
     parents: Tensor
     depths: Tensor
     logprobs: Tensor
-    is_chain: bool = False
 
     @property
     def rows(self) -> int:
@@ -36,16 +37,23 @@ class DraftTree:
 
     @classmethod
     def root(cls, bonus: Tensor) -> DraftTree:
-        """The tree of a round that proposes nothing: ``bonus`` ``[batch]`` alone."""
-        return cls.chain(bonus, bonus[:, None][:, :0], bonus[:, None][:, :0].float())
+        """The tree of a round that proposes nothing: ``bonus`` ``[batch]`` alone, where it lies."""
+        return cls(bonus[:, None], *_chain(len(bonus), 1, bonus.device))
 
     @classmethod
     def chain(cls, bonus: Tensor, drafted: Tensor, logprobs: Tensor) -> DraftTree:
         """A tree without siblings from ``drafted`` ``[batch, k]`` and its tokens' own log-probabilities ``[batch, k]``."""
-        tokens = torch.cat([bonus[:, None], drafted], dim=1)
-        depths = torch.arange(tokens.shape[1], device=tokens.device).repeat(len(bonus), 1)
-        prefix = torch.cat([logprobs.new_zeros(len(bonus), 1), logprobs.cumsum(dim=1)], dim=1)
-        return cls(tokens, depths - 1, depths, prefix, is_chain=True)
+        tokens, prefix = chain_columns(bonus, drafted, logprobs)
+        parents, depths, _ = _chain(*tokens.shape, tokens.device)
+        return cls(tokens, parents, depths, prefix)
+
+
+@cache
+def _chain(batch: int, rows: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Parents and depths of chains, and log-probabilities of tokens that are certain; made once: they are not to be written."""
+    with torch.inference_mode(False):
+        depths = torch.arange(rows, device=device).repeat(batch, 1)
+        return depths - 1, depths, torch.zeros(batch, rows, device=device)
 
 
 class Proposer(ABC):

@@ -55,7 +55,7 @@ def launched(monkeypatch, tmp_path):
         cubin.write_bytes(kernel.asm["cubin"])
         command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", str(cubin)]
         usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        if self.__name__ != "_rope_kernel":  # libdevice's cosine of angles above 100,000 needs a little memory
+        if self.__name__ not in ("_rope_kernel", "write_context_kernel"):  # libdevice's cosine of angles above 100,000 needs memory
             stack = int(re.search(r" STACK:(\d+) ", usage)[1])
             assert stack <= 8, f"{self.__name__} does not fit into registers: {usage}"  # one address may be put aside
         names.append(self.__name__)
@@ -63,6 +63,31 @@ def launched(monkeypatch, tmp_path):
     monkeypatch.setattr(JITFunction, "run", run)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     return names
+
+
+@pytest.fixture
+def on_an_h200(monkeypatch):
+    """What launchers ask the device for."""
+    from kernels.triton_kernels import (
+        chains,
+        commit,
+        context,
+        few_rows,
+        greedy,
+        masks,
+        norms,
+        outcome,
+        rope,
+        rotate,
+        tree_attention,
+        walk,
+    )
+
+    asking = (chains, commit, context, few_rows, greedy, masks, norms, outcome, rope, rotate, tree_attention, walk)
+    for module in asking:
+        monkeypatch.setattr(module, "dependent_launch", lambda device: True)
+    monkeypatch.setattr(tree_attention, "programs_at_once", lambda device: 132)
+    monkeypatch.setattr(tree_attention, "side_by_side", lambda device: True)
 
 
 @pytest.mark.parametrize("budget, steps", [(16, 1), (64, 1), (512, 3)])
@@ -75,28 +100,20 @@ def test_trees(launched, budget, steps, dtype):
 
 
 @pytest.mark.parametrize("rows", [1, 17, 65, 513])
-def test_verification(launched, rows):
-    from kernels.triton_kernels import commit, greedy, masks, stamp, walk
+def test_verification(launched, on_an_h200, rows):
+    from kernels.triton_kernels import commit, greedy, masks, outcome, stamp, walk
 
     tokens = torch.zeros(1, rows, dtype=torch.int64)
     longest = min(rows, 1 + SLOTS)
-    path, *_ = walk.walk(tokens, tokens, tokens, longest)
+    path, kept, bonus = walk.walk(tokens, tokens, tokens, longest)
+    outcome.settle(tokens, tokens, path, kept, bonus, kept, 2048, kept, bonus, torch.zeros(1, 4 + longest, dtype=torch.int64))
     masks.ancestor_bits(tokens)
-    greedy.greedy_rows(torch.empty(1, rows, 40_000 if rows > 100 else VOCAB, dtype=torch.bfloat16))
+    logits = torch.empty(1, rows, 40_000 if rows > 100 else VOCAB, dtype=torch.bfloat16)
+    greedy.greedy_rows(logits)
+    greedy.likeliest_with_logprob(logits)
     commit.keep_rows(torch.empty(2, 2, 1, 8, 2048, 128, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.int64), path)
     stamp.stamp(torch.zeros(8, 4, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), 1)
-    assert len(set(launched)) == 6
-
-
-@pytest.fixture
-def on_an_h200(monkeypatch):
-    """What launchers ask the device for."""
-    from kernels.triton_kernels import few_rows, rope, rotate, tree_attention
-
-    for module in (few_rows, rope, rotate, tree_attention):
-        monkeypatch.setattr(module, "dependent_launch", lambda device: True)
-    monkeypatch.setattr(tree_attention, "programs_at_once", lambda device: 132)
-    monkeypatch.setattr(tree_attention, "side_by_side", lambda device: True)
+    assert len(set(launched)) == 7
 
 
 SHAPES = {"qwen3-8b": (4096, 12288, 32, 8, 128), "smollm2-135m": (576, 1536, 9, 3, 64)}
@@ -140,6 +157,32 @@ def test_a_layer_in_fp32(launched, on_an_h200, rows, head_dim):
     x, scaled = few_rows.linear_add(seen, torch.empty(576, 9 * head_dim), x, torch.empty(576))
     assert few_rows.norm_swiglu(x, torch.empty(576), 1e-6, torch.empty(3072, 576), scaled).shape == (2, rows, 1536)
     assert few_rows.norm_swiglu(x, torch.empty(576), 1e-6, torch.empty(3072, 576)).shape == (2, rows, 1536)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rows", [1, 16])
+def test_a_drafters_context(launched, on_an_h200, shape, rows, dtype):
+    from kernels.triton_kernels.context import write_context
+
+    *_, kv_heads, head_dim = SHAPES[shape]
+    cache = torch.empty(5, 2, 2, kv_heads, 2048, head_dim, dtype=dtype)
+    both, norms = torch.empty(2, rows, 10 * kv_heads * head_dim, dtype=dtype), torch.empty(5, head_dim, dtype=dtype)
+    write_context(both, torch.empty(head_dim // 2), norms, 1e-6, cache, torch.zeros(2, dtype=torch.int64))
+    assert launched == ["write_context_kernel"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rows", [1, 4])
+def test_what_stands_around_an_mtp_heads_layer(launched, on_an_h200, shape, rows, dtype):
+    from kernels.triton_kernels import chains, norms
+
+    x, weight = torch.empty(2, rows, SHAPES[shape][0], dtype=dtype), torch.empty(SHAPES[shape][0], dtype=dtype)
+    norms.norms_side_by_side(x, x, (weight, weight), (1e-6, 1e-6))
+    tokens, bonus = torch.zeros(2, rows, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    chains.following_tokens(tokens, bonus, bonus)
+    assert chains.chain_columns(bonus, tokens, tokens.float())[1].shape == (2, 1 + rows) and len(launched) == 3
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -8,7 +8,7 @@ from interpreted import DEVICE
 from torch import nn
 
 from kernels import layers
-from kernels.triton_kernels import few_rows, rope, rotate
+from kernels.triton_kernels import context, few_rows, norms, rope, rotate
 from kernels.triton_kernels.tiles import MOST_ROWS, Tile, tile
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -149,3 +149,46 @@ def test_rows_behind_the_capacity_are_not_written():
     qkv, tables = torch.ones(1, 4, 48, device=DEVICE), torch.ones(1, 1, 4, 16, device=DEVICE)
     rotate.rotate_into(qkv, tables, tables, 1, None, None, 0.0, *cache, torch.tensor([6], device=DEVICE))
     assert cache[0, 0, 0].abs().sum(-1).nonzero().flatten().tolist() == [6, 7]
+
+
+@pytest.mark.parametrize("layers_, kv_heads, head_dim, rows", [(2, 2, 16, 5), (1, 3, 64, 1), (3, 1, 24, 3)])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@torch.no_grad()
+def test_a_drafters_context_into_the_cache(layers_, kv_heads, head_dim, rows, dtype):
+    torch.manual_seed(rows)
+    batch, capacity, lengths = 2, 20, torch.tensor([3, 11])
+    both = torch.randn(batch, rows, layers_ * 2 * kv_heads * head_dim).to(dtype)
+    frequencies, norms = layers.rope_frequencies(500.0, head_dim, both.device), (torch.rand(layers_, head_dim) + 0.5).to(dtype)
+    wanted = torch.randn(layers_, 2, batch, kv_heads, capacity, head_dim).to(dtype)
+    found = wanted.clone().to(DEVICE)
+    layers.write_context(both, frequencies, norms, 1e-5, wanted, lengths)
+    context.write_context(*(each.to(DEVICE) for each in (both, frequencies, norms)), 1e-5, found, lengths.to(DEVICE))
+    found = found.cpu()
+    close(found[:, 0], wanted[:, 0], dtype)
+    assert torch.equal(found[:, 1], wanted[:, 1])
+    for request, length in enumerate(lengths.tolist()):
+        untouched = torch.ones(capacity, dtype=torch.bool)
+        untouched[length : length + rows] = False
+        assert torch.equal(found[:, :, request, :, untouched], wanted[:, :, request, :, untouched])
+
+
+def test_a_context_behind_the_capacity_is_not_written():
+    cache = torch.zeros(2, 2, 2, 1, 8, 16, device=DEVICE)
+    context.write_context(
+        torch.ones(2, 4, 128, device=DEVICE), torch.ones(8, device=DEVICE), torch.ones(2, 16, device=DEVICE), 1e-5, cache,
+        torch.tensor([6, 8], device=DEVICE),
+    )  # fmt: skip
+    assert cache.abs().sum(dim=(0, 1, 3, 5)).nonzero().tolist() == [[0, 6], [0, 7]]
+
+
+@pytest.mark.parametrize("width", [16, 576])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@torch.no_grad()
+def test_two_norms_side_by_side(width, dtype):
+    torch.manual_seed(width)
+    own = norm_of(width).to(dtype), norm_of(width).to(dtype)
+    own[1].eps = 1.0
+    both = torch.randn(2, 2, 3, width + 1, device=DEVICE).to(dtype)[..., :width]
+    found = norms.norms_side_by_side(*both, (own[0].weight, own[1].weight), (own[0].eps, own[1].eps))
+    close(found, torch.cat([own[0](both[0]), own[1](both[1])], dim=-1), dtype)
+    torch.testing.assert_close(found[..., width:].float(), own[1].float()(both[1].float()), rtol=2e-2, atol=1e-2)

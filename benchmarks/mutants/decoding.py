@@ -19,9 +19,9 @@ DECODING = (
     Mutant(
         "bonus-delivered-twice",
         "the bonus token that a round began with is delivered again",
-        LOOP,
-        "shifted = torch.cat([tokens[:, 1:], bonus[:, None]], dim=1)",
-        "shifted = torch.cat([tokens[:, :-1], bonus[:, None]], dim=1)",
+        "kernels/outcome.py",
+        "shifted = torch.cat([accepted[:, 1:], bonus[:, None]], dim=1)",
+        "shifted = torch.cat([accepted[:, :-1], bonus[:, None]], dim=1)",
         (TRAPS,),
     ),
     Mutant(
@@ -68,8 +68,8 @@ DECODING = (
         "wrong-rows-committed-to-the-target",
         "the target's cache keeps the first rows of the tree, whatever the accepted path",
         "harness/models/layer_cache.py",
-        "        keep_rows(self.attention, self.lengths, path)\n",
-        "",
+        "keep_rows(self.attention, self.lengths, path)",
+        "pass",
         ("tests/test_masks_attention.py",),
     ),
     Mutant(

@@ -56,7 +56,8 @@ class ModelCache:
 
     def keep(self, path: Tensor, kept: Tensor) -> None:
         """Commit the first ``kept`` ``[batch]`` of the rows ``path`` ``[batch, longest]`` (``kernels.accepted_path``)."""
-        keep_rows(self.attention, self.lengths, path)
+        if path.shape[1] > 1:  # a root is where it belongs
+            keep_rows(self.attention, self.lengths, path)
         for layer in self.recurrent:
             layer.keep(path, kept)
         self.lengths += kept

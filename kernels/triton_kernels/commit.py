@@ -4,6 +4,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.triton_kernels.launch import dependent_launch, let_next_start, wait_for_last
+
 
 def keep_rows(caches: Tensor, lengths: Tensor, path: Tensor) -> None:
     """``kernels.cache.keep_rows``: rows ``lengths[b] + path[b, i]`` go to ``lengths[b] + i``.
@@ -15,9 +17,11 @@ def keep_rows(caches: Tensor, lengths: Tensor, path: Tensor) -> None:
     if caches.stride(5) != 1:
         raise ValueError(f"caches with strides {caches.stride()}: the numbers of a row must be contiguous")
     longest = path.shape[1]
+    dependent = dependent_launch(caches.device)
     keep_rows_kernel[(layers * two * batch * kv_heads,)](
         caches, lengths, path.contiguous(), two, batch, kv_heads, capacity, longest, *caches.stride()[:5],
-        LONGEST=triton.next_power_of_2(longest), HEAD=head_dim, PADDED=triton.next_power_of_2(head_dim), num_warps=4,
+        LONGEST=triton.next_power_of_2(longest), HEAD=head_dim, PADDED=triton.next_power_of_2(head_dim),
+        DEPENDENT=dependent, num_warps=4, launch_pdl=dependent,
     )  # fmt: skip
 
 
@@ -25,9 +29,11 @@ def keep_rows(caches: Tensor, lengths: Tensor, path: Tensor) -> None:
 def keep_rows_kernel(
     caches_ptr, lengths_ptr, path_ptr, two, batch, kv_heads, capacity, longest,
     stride_layer, stride_two, stride_batch, stride_head, stride_row,
-    LONGEST: tl.constexpr, HEAD: tl.constexpr, PADDED: tl.constexpr,
+    LONGEST: tl.constexpr, HEAD: tl.constexpr, PADDED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One layer's keys or values of one request's head."""
+    let_next_start(DEPENDENT)
+    wait_for_last(DEPENDENT)
     program = tl.program_id(0)
     head = program % kv_heads
     request = (program // kv_heads) % batch

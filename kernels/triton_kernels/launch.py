@@ -1,7 +1,8 @@
 """What the kernels of a forward pass share: how each begins beside the one before it, and counters.
 
 Dependent launch (sm_90): a kernel's programs may start while the one before still runs. Each program first lets the next
-kernel start likewise, may touch what no kernel of the chain writes (weights, what earlier rounds committed), and then waits until the kernel before it has ended and its
+kernel start likewise, may touch what no kernel of the chain writes (weights; what was committed, and how much, before the
+embedding's kernel, which begins every pass and is none of these), and then waits until the kernel before it has ended and its
 writes can be seen. As all kernels wait, the one before that has ended too. So the time between two kernels, and the time until
 the first weights arrive, overlap with the end of the kernel before. In a captured graph the edges between them are of the
 same kind.

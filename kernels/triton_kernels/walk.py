@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.triton_kernels.launch import dependent_launch, let_next_start, wait_for_last
+
 
 def walk(tokens: Tensor, parents: Tensor, chosen: Tensor, longest: int) -> tuple[Tensor, Tensor, Tensor]:
     """``kernels.acceptance.walk``: three int64 ``[batch, rows]`` -> path ``[batch, longest]``, kept and bonus ``[batch]``."""
@@ -13,9 +15,11 @@ def walk(tokens: Tensor, parents: Tensor, chosen: Tensor, longest: int) -> tuple
         raise ValueError(f"longest {longest}: a path has at least the root and at most the tree's {rows} rows")
     path = torch.empty(batch, longest, dtype=torch.int64, device=tokens.device)
     kept, bonus = torch.empty(2, batch, dtype=torch.int64, device=tokens.device)
+    dependent = dependent_launch(tokens.device)
     walk_kernel[(batch,)](
         tokens.contiguous(), parents.contiguous(), chosen.contiguous(), path, kept, bonus, rows, longest,
-        ROWS=max(32, triton.next_power_of_2(rows - 1)), LONGEST=triton.next_power_of_2(longest), num_warps=1,
+        ROWS=max(32, triton.next_power_of_2(rows - 1)), LONGEST=triton.next_power_of_2(longest),
+        DEPENDENT=dependent, num_warps=1, launch_pdl=dependent,
     )  # fmt: skip
     return path, kept, bonus
 
@@ -23,9 +27,11 @@ def walk(tokens: Tensor, parents: Tensor, chosen: Tensor, longest: int) -> tuple
 @triton.jit
 def walk_kernel(
     tokens_ptr, parents_ptr, chosen_ptr, path_ptr, kept_ptr, bonus_ptr, rows, longest,
-    ROWS: tl.constexpr, LONGEST: tl.constexpr,
+    ROWS: tl.constexpr, LONGEST: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """``ROWS`` is at least rows - 1: the root is nobody's child."""
+    let_next_start(DEPENDENT)
+    wait_for_last(DEPENDENT)
     request = tl.program_id(0).to(tl.int64)
     row = 1 + tl.arange(0, ROWS)
     exists = row < rows

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels import apply_rope, attention, rope_tables
+from kernels import apply_rope, attention, rope_frequencies, rope_tables
 from strategies.dflash.config import DrafterConfig
 
 
@@ -75,9 +75,11 @@ class DFlashDrafter(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
+    def frequencies(self, device: torch.device) -> Tensor:
+        return rope_frequencies(self.config.rope_theta, self.config.head_dim, device)
+
     def rope(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        exponents = torch.arange(0, self.config.head_dim, 2, device=positions.device).float() / self.config.head_dim
-        return rope_tables(positions, 1.0 / self.config.rope_theta**exponents, dtype)
+        return rope_tables(positions, self.frequencies(positions.device), dtype)
 
     def context(self, features: Tensor, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Every layer's keys and values of new context rows: ``features`` ``[batch, rows, taps * hidden]``."""

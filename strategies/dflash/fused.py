@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from kernels import LayerWeights, Rows, apply_rope, norm_linear, over_caches, packed, side_by_side, stacked, write_rows
+from kernels import LayerWeights, Rows, norm_linear, over_caches, packed, side_by_side, stacked, write_context
 from strategies.dflash.drafter import DFlashDrafter, Layer
 
 
@@ -25,14 +24,8 @@ class FusedDrafter:
     def read(self, features: Tensor, lengths: Tensor, cache: Tensor) -> None:
         """Write all layers' keys and values of new context rows, ``features`` ``[batch, rows, taps * hidden]``, behind
         ``lengths`` ``[batch]`` of ``cache`` ``[layers, 2, batch, kv_heads, capacity, head_dim]``."""
-        batch, rows, _ = features.shape
-        layers, _, _, kv_heads, _, head_dim = cache.shape
-        shared = self._hidden_norm(self._fc(features))
-        both = self._context(shared).view(batch, rows, layers, 2, kv_heads, head_dim).permute(2, 3, 0, 4, 1, 5)
-        keys = F.rms_norm(both[:, 0], (head_dim,), None, self.config.rms_norm_eps) * self._key_norms[:, None, None, None]
-        positions = lengths[:, None] + torch.arange(rows, device=lengths.device)
-        keys = apply_rope(keys, *self.drafter.rope(positions, features.dtype))
-        write_rows(cache, lengths, torch.stack([keys, both[:, 1]], dim=1))
+        both = norm_linear(self._fc(features), self._hidden_norm, self._context)
+        write_context(both, self.drafter.frequencies(both.device), self._key_norms, self.config.rms_norm_eps, cache, lengths)
 
     def __call__(self, block: Tensor, positions: Tensor, cache: Tensor, visible: list[Rows]) -> Tensor:
         """``block`` embeddings ``[batch, rows, hidden]`` behind ``cache`` -> hidden states before the final norm."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels import Rows, causal_mask
+from kernels import Rows, causal_mask, likeliest_with_logprob
 from strategies.base import DraftTree, Proposer, TargetView
 from strategies.dflash.drafter import DFlashDrafter
 from strategies.dflash.fused import FusedDrafter
@@ -64,5 +64,4 @@ class ChainProposer(BlockProposer):
         self.max_rows = self.longest = drafter.config.block_size
 
     def propose(self, bonus: Tensor, lengths: Tensor) -> DraftTree:
-        best = self.slot_logits(bonus, lengths).float().log_softmax(dim=-1).max(dim=-1)
-        return DraftTree.chain(bonus, best.indices, best.values)
+        return DraftTree.chain(bonus, *likeliest_with_logprob(self.slot_logits(bonus, lengths)))

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels import apply_rope, attention, rope_tables
+from kernels import apply_rope, attention, rope_frequencies, rope_tables
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,7 @@ class MTPHead(nn.Module):
         return x + self.down_proj(F.silu(self.gate_proj(normed)) * self.up_proj(normed))
 
     def rope(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        exponents = torch.arange(0, self.head_dim, 2, device=positions.device).float() / self.head_dim
-        return rope_tables(positions, 1.0 / self.config.rope_theta**exponents, dtype)
+        return rope_tables(positions, rope_frequencies(self.config.rope_theta, self.head_dim, positions.device), dtype)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)

@@ -6,7 +6,19 @@ import torch
 from torch import Tensor
 
 from harness.errors import UserError
-from kernels import LayerWeights, Rows, causal_mask, norm_linear, on_gpu, over_cache, rotate_into, side_by_side
+from kernels import (
+    LayerWeights,
+    Rows,
+    causal_mask,
+    following_tokens,
+    likeliest_with_logprob,
+    norm_linear,
+    norms_side_by_side,
+    on_gpu,
+    over_cache,
+    rotate_into,
+    side_by_side,
+)
 from strategies.base import DraftTree, Proposer, TargetView
 from strategies.mtp.head import MTPHead
 
@@ -54,7 +66,9 @@ class MTPProposer(Proposer):
         # Committed rows whose entries wait for the bonus token, the first ``_counts`` of each request's.
         self._tokens = torch.zeros(batch, self.longest, dtype=torch.int64, device=device)
         self._hidden = torch.zeros(batch, self.longest, config.hidden_size, dtype=self.target.dtype, device=device)
-        self._entries, self._counts = torch.zeros(2, batch, dtype=torch.int64, device=device)
+        self._waiting = torch.zeros(2, batch, dtype=torch.int64, device=device)
+        self._entries, self._counts = self._waiting
+        self._places = torch.arange(capacity, device=device)
         self._causal = causal_mask(batch, self.longest, device)
 
     def commit(self, tokens: Tensor, features: Tensor, lengths: Tensor, kept: Tensor) -> None:
@@ -68,23 +82,21 @@ class MTPProposer(Proposer):
         rows = tokens.shape[1]
         self._tokens[:, :rows] = tokens
         self._hidden[:, :rows] = features
-        self._entries.copy_(lengths)
-        self._counts.copy_(kept)
+        torch.stack([lengths, kept], out=self._waiting)
         # On a GPU all rounds have the same shapes; rows behind the counted ones are overwritten before anything sees them.
         self._rows = self.longest if on_gpu(tokens) else rows
 
     def propose(self, bonus: Tensor, lengths: Tensor) -> DraftTree:
-        last = (self._counts - 1).clamp(min=0)
-        following = torch.cat([self._tokens[:, 1 : self._rows], bonus[:, None]], dim=1)
-        following[self._requests, last] = bonus
-        hidden = self._pass(following, self._hidden[:, : self._rows], self._entries)[self._requests, last][:, None]
+        following, last = following_tokens(self._tokens[:, : self._rows], self._counts, bonus)
+        hidden = self._pass(following, self._hidden[:, : self._rows], self._entries)
+        hidden = hidden.gather(1, last[:, None, None].expand(-1, 1, hidden.shape[-1]))
         drafted, logprobs = [], []
         for step in range(self.k):
-            best = norm_linear(hidden[:, 0], self.head.norm, self.target.head).float().log_softmax(dim=-1).max(dim=-1)
-            drafted.append(best.indices)
-            logprobs.append(best.values)
+            best, logprob = likeliest_with_logprob(norm_linear(hidden[:, 0], self.head.norm, self.target.head))
+            drafted.append(best)
+            logprobs.append(logprob)
             if step + 1 < self.k:
-                hidden = self._pass(best.indices[:, None], hidden, lengths + step)
+                hidden = self._pass(best[:, None], hidden, lengths + step if step else lengths)
         return DraftTree.chain(bonus, torch.stack(drafted, dim=1), torch.stack(logprobs, dim=1))
 
     def _read(self, following: Tensor, hidden: Tensor, entries: Tensor) -> None:
@@ -101,5 +113,8 @@ class MTPProposer(Proposer):
         return over_cache(self._layer, x, rope, self._keys, self._values, visible)
 
     def _enter(self, following: Tensor, hidden: Tensor, entries: Tensor):
-        positions = entries[:, None] + torch.arange(following.shape[1], device=hidden.device)
-        return self.head.join(self.target.embed(following), hidden), self.head.rope(positions, hidden.dtype)
+        head, rows, positions = self.head, following.shape[1], entries[:, None]
+        if rows > 1:
+            positions = positions + self._places[:rows]
+        both = norms_side_by_side(self.target.embed(following), hidden, head.embedding_norm, head.hidden_norm)
+        return head.projection(both), head.rope(positions, hidden.dtype)

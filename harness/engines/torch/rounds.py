@@ -15,13 +15,13 @@ from harness.engines.torch.round_clock import RoundClock
 from harness.engines.torch.tree_size import CostTable, TreeSize, contexts_to
 from harness.models.dense import DenseModel
 from harness.records import Request, Sampling
-from kernels import GreedyChoices, Rows, SampledChoices, accepted_path, on_gpu, row_mask
+from kernels import TOLD, GreedyChoices, Rows, SampledChoices, accepted_path, on_gpu, row_mask, settle
 from kernels.acceptance import Choices
 from strategies.base import DraftTree, Proposer
 
 
 class Rounds:
-    """``begin`` prefills a batch of prompts, every ``step`` is a round, whose ``report`` says what it gave.
+    """``begin`` prefills a batch of prompts, every ``step`` is a round, whose ``report`` says what it gave (``kernels.settle``).
 
     A request that has what it wants goes on with the batch; nobody listens to it. ``capacity`` positions are enough for a
     request's prompt, its answer and what its last rounds touch behind it; one that would go beyond them stands still.
@@ -40,8 +40,7 @@ class Rounds:
         self._places = torch.arange(proposer.longest, device=device)
         self._bonus, self._given = torch.zeros(2, batch, dtype=torch.int64, device=device)
         self._uniforms = torch.zeros(batch, capacity, dtype=torch.float64, device=device)
-        # Of each request: rows kept, nodes, depth and width of its tree, then the tokens that the round gave.
-        self.report = torch.zeros(batch, 4 + proposer.longest, dtype=torch.int64, device=device)
+        self.report = torch.zeros(batch, TOLD + proposer.longest, dtype=torch.int64, device=device)
         self.reach = capacity - proposer.slack
         self.size: TreeSize | None = None
         if proposer.ladder:
@@ -102,32 +101,14 @@ class Rounds:
         path, kept, bonus = accepted_path(tree.tokens, tree.parents, tree.depths, choose, min(proposer.longest, tree.rows))
         clock.mark("verify")
 
-        kept = torch.where(cache.lengths <= self.reach, kept, 0)
+        ended = tree.tokens, tree.depths, path, kept, bonus
+        tokens, kept = settle(*ended, cache.lengths, self.reach, self._given, self._bonus, self.report)
         most = path.shape[1] if on_gpu(path) else int(kept.max())
-        path = path[:, :most]
-        tokens = tree.tokens.gather(1, path)
+        tokens, path = tokens[:, :most], path[:, :most]
         features = features.gather(1, path[..., None].expand(-1, -1, features.shape[-1]))
         proposer.commit(tokens, features, cache.lengths, kept)
         cache.keep(path, kept)
-        self._tell(tree, tokens, kept, bonus)
-        self._given += kept
-        self._bonus.copy_(bonus)
         clock.mark("commit")
-
-    def _tell(self, tree: DraftTree, tokens: Tensor, kept: Tensor, bonus: Tensor) -> None:
-        nodes = tree.rows - 1
-        self.report[:, 0] = kept
-        self.report[:, 1] = nodes
-        if tree.is_chain:
-            self.report[:, 2] = nodes
-            self.report[:, 3] = min(nodes, 1)
-        else:
-            self.report[:, 2] = tree.depths.amax(dim=1)
-            counts = (tree.depths[:, :, None] == self._places[1:]).sum(dim=1) if len(self._places) > 1 else tree.depths * 0
-            self.report[:, 3] = counts.amax(dim=1)
-        last = tokens.shape[1]
-        shifted = torch.cat([tokens[:, 1:], bonus[:, None]], dim=1)
-        self.report[:, 4 : 4 + last] = torch.where(self._places[:last] == (kept - 1)[:, None], bonus[:, None], shifted)
 
     def _choices(self, logits: Tensor) -> Choices:
         sampling = self._sampling
