@@ -1,6 +1,6 @@
 """Put stored figures into docs/performance.md: ``python -m benchmarks.performance_page``.
 
-Reads, under results/cpu/: baseline.json and baseline_compiled.json of ``benchmarks.engine_baseline``; round_cost.json of
+What is under results/h200/ is read by ``benchmarks.performance_gpu``. Read here, under results/cpu/: baseline.json and baseline_compiled.json of ``benchmarks.engine_baseline``; round_cost.json of
 ``benchmarks.round_cost --shape smollm2-135m``; step.json of
 ``python -m pytest benchmarks/test_cpu_step.py -k test_step --benchmark-json=FILE``.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from statistics import median
 
+from benchmarks import performance_gpu
 from benchmarks.stored import ROOT, fill
 
 CPU = ROOT / "results" / "cpu"
@@ -19,6 +20,9 @@ KINDS = {"plain": "plain torch", "oneDNN": "torch, weights in oneDNN's order", "
 
 def main() -> None:
     fill(PAGE, "cpu", "\n\n".join([steps(), rounds(), engines()]))
+    fill(PAGE, "gpu rounds", performance_gpu.rounds())
+    fill(PAGE, "gpu kernels", "\n\n".join([performance_gpu.trees(), performance_gpu.attention()]))
+    fill(PAGE, "gpu strategies", "\n\n".join([performance_gpu.engines(), performance_gpu.strategies(), performance_gpu.batches()]))
 
 
 def steps() -> str:

@@ -3,8 +3,9 @@
     python -m benchmarks.tune_tiles [--shapes qwen3-8b,smollm2-135m] [--rows 1,16,32,64,128] [--processes 16] [--output FILE]
 
 Every candidate first runs once, in processes side by side, which compiles it; its result must be torch's in fp32 within
-bf16's rounding. Then each is timed alone, as a captured graph that goes through more matrices than the L2 holds; of these the
-fastest is stored. ``torch_us`` is the time of torch's own kernels for the same, for comparison. Without ``--output`` the
+bf16's rounding. Then each is timed behind the product that comes before it in a layer, as a captured graph that goes through more
+matrices than the L2 holds; the one that adds least to the other's time is stored (a cut that is fast behind itself need not be
+so behind another). ``torch_us`` is the time of torch's own kernels for the same, for comparison. Without ``--output`` the
 kernels' own file is written: kernels/triton_kernels/tiles.json.
 """
 
@@ -14,7 +15,7 @@ import argparse
 import json
 import multiprocessing
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import product as all_of
 from pathlib import Path
@@ -35,6 +36,7 @@ from kernels.triton_kernels.tiles import Tile, key, most_stages, row_class, rule
 DTYPE = torch.bfloat16
 TOLERANCE = 2e-2
 REPLAYS = 15
+BEFORE = {"qkv": "down", "out": "qkv", "gate_up": "out", "down": "gate_up", "head": "down"}
 
 
 def candidates(of: Product, rows: int) -> list[Tile]:
@@ -46,7 +48,6 @@ def candidates(of: Product, rows: int) -> list[Tile]:
     found += some_rows(of, whole)
     if of.outputs * of.inputs <= tiles._SMALL:
         found += [cut for block_m in (16, 32, 64) if block_m < whole for cut in some_rows(of, block_m)]
-        found += [cut for block_m in (16, 32, 64) if block_m <= whole for cut in narrow(of, block_m)]
     return list(dict.fromkeys(found))
 
 
@@ -71,14 +72,6 @@ def some_rows(of: Product, block_m: int) -> Iterator[Tile]:
                 yield Tile(block_m, block_n, block_k, split, warps=8 if wide * block_m > 64 * 128 else 4, stages=stages)
 
 
-def narrow(of: Product, block_m: int) -> Iterator[Tile]:
-    """Few outputs a program, so that a small matrix has programs enough for the device."""
-    for block_n, block_k, warps, stages in all_of((16, 32), (64, 128, 256), (1, 2, 4), (3, 5)):
-        sums = block_n * block_m * (2 if of.gated else 1) // (32 * warps)  # of a thread
-        if 4 <= sums <= 32 and block_k * (block_n + block_m) <= 256 * 96 and stages <= most_stages(block_m, block_n, block_k, of.gated, 2):
-            yield Tile(block_m, block_n, block_k, warps=warps, stages=stages)
-
-
 def runs(task: tuple[Product, int, Tile]) -> str | None:
     """Compile and run once; what is wrong with it, or None."""
     of, rows, cut = task
@@ -97,13 +90,22 @@ def runs(task: tuple[Product, int, Tile]) -> str | None:
 
 
 @torch.inference_mode()
-def timed(of: Product, rows: int, cuts: list[Tile]) -> dict[str, object]:
-    """Seconds of each cut, and of torch's own kernels."""
+def timed(of: Product, before: Product, rows: int, cuts: list[Tile]) -> dict[str, object]:
+    """Seconds that each cut adds to ``before``, and that torch's own kernels add."""
     matrices, operands = of.matrices(DTYPE, "cuda"), of.operands(rows, DTYPE, "cuda")
-    calls = len(matrices)
-    plain = replay_s(captured(in_turn(of.reference, matrices, **operands), calls), REPLAYS) / calls
-    times = {cut: replay_s(captured(in_turn(fused, matrices, cut=cut, **operands), calls), REPLAYS) / calls for cut in cuts}
-    return {"torch": plain, "cuts": dict(sorted(times.items(), key=lambda item: item[1]))}
+    others = before.matrices(DTYPE, "cuda")
+    calls, first = max(len(matrices), len(others)), in_turn(fused, others, **before.operands(rows, DTYPE, "cuda"))
+    alone = replay_s(captured(first, calls), REPLAYS) / calls
+
+    def added(work: Callable[[], object]) -> float:
+        def both() -> None:
+            first()
+            work()
+
+        return replay_s(captured(both, calls), REPLAYS) / calls - alone
+
+    times = {cut: added(in_turn(fused, matrices, cut=cut, **operands)) for cut in cuts}
+    return {"torch": added(in_turn(of.reference, matrices, **operands)), "cuts": dict(sorted(times.items(), key=lambda item: item[1]))}
 
 
 def main() -> int:
@@ -116,21 +118,20 @@ def main() -> int:
     if not torch.cuda.is_available():
         parser.error("needs a GPU")
 
-    wanted = {
-        key(int(rows), of.outputs, of.inputs, of.gated): (of, int(rows), name)
-        for shape in arguments.shapes.split(",")
-        for name, of in products(SHAPES[shape][0]).items()
-        for rows in arguments.rows.split(",")
-    }
-    tasks = {name: [(of, rows, cut) for cut in candidates(of, rows)] for name, (of, rows, _) in wanted.items()}
+    wanted = {}
+    for shape in arguments.shapes.split(","):
+        parts = products(SHAPES[shape][0])
+        for (part, of), rows in all_of(parts.items(), map(int, arguments.rows.split(","))):
+            wanted[key(rows, of.outputs, of.inputs, of.gated)] = of, rows, part, parts[BEFORE[part]]
+    tasks = {name: [(of, rows, cut) for cut in candidates(of, rows)] for name, (of, rows, *_) in wanted.items()}
     flat = [task for each in tasks.values() for task in each]
     with multiprocessing.get_context("spawn").Pool(arguments.processes) as pool:
         faults = dict(zip(flat, pool.map(runs, flat, chunksize=4), strict=True))
     print(f"{len(flat)} candidates, {sum(map(bool, faults.values()))} of them do not run", file=sys.stderr)
     copied = copy_bytes_per_s(torch.device("cuda"))
     stored = json.loads(arguments.output.read_text())["tiles"] if arguments.output.exists() else {}
-    for name, (of, rows, part) in wanted.items():
-        found = timed(of, rows, [cut for _, _, cut in tasks[name] if not faults[of, rows, cut]])
+    for name, (of, rows, part, before) in wanted.items():
+        found = timed(of, before, rows, [cut for _, _, cut in tasks[name] if not faults[of, rows, cut]])
         (best, seconds), *others = found["cuts"].items()
         floor = of.nbytes(rows, DTYPE.itemsize) / copied
         thumb = found["cuts"].get(rule_of_thumb(rows, of.outputs, of.inputs, of.gated))

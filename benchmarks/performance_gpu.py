@@ -1,0 +1,108 @@
+"""Tables of docs/performance.md from what is stored under results/h200/; see its README for how each was measured."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from benchmarks.stored import ROOT
+
+H200 = ROOT / "results" / "h200"
+SHAPES = {"qwen3-8b": "Qwen3-8B's sizes, random weights", "smollm2-135m": "SmolLM2-135M's sizes, random weights"}
+
+PARTS = ("_row_kernel", "_rows_kernel", "nvjet"), ("_attention_kernel",), ("_rotate_kernel",)
+
+
+def read(*path: str) -> dict[str, Any]:
+    return json.loads(H200.joinpath(*path).read_text())
+
+
+def interval(value: float, low: float, high: float) -> str:
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def rounds() -> str:
+    """What a round of each strategy costs, and what its kernels add to it."""
+    tables = []
+    for shape, words in SHAPES.items():
+        profile = read("kernels", f"round_profile_{shape}.json")
+        asked = profile["asked"]
+        times = {name: (own["busy_us"] + own["idle_us"]) / 1e6 for name, own in profile["strategies"].items()}
+        said = f"{words}, batch {asked['batch']}, bf16, {asked['context']} positions before"
+        if (H200 / "kernels" / f"round_cost_{shape}.json").exists():  # without a profiler beside it
+            cost = read("kernels", f"round_cost_{shape}.json")
+            times = {name: own["round_s"] for name, own in cost["strategies"].items()}
+            said += f"; floor {1e3 * cost['floor_s']:.3f} ms at {cost['copy_bytes_per_s'] / 1e12:.2f} TB/s"
+        lines = [said + ":", "", "| a round of | ms | / AR step | products µs | attention µs | rotation µs | other µs |", "| --- |" + " ---: |" * 6]
+        for name, seconds in times.items():
+            shares = ["", "", "", ""]
+            if told := profile["strategies"].get(name):
+                products, attends, rotates = (added(told, *names) for names in PARTS)
+                other = told["busy_us"] + told["idle_us"] - products - attends - rotates
+                shares = [f"{us:.0f}" for us in (products, attends, rotates, other)]
+            lines.append(f"| {name} | {1e3 * seconds:.3f} | {seconds / times['baseline']:.2f} | {' | '.join(shares)} |")
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
+
+
+def added(told: dict[str, Any], *names: str) -> float:
+    return sum(kernel["us"] for kernel in told["kernels"] if any(name in kernel["kernel"] for name in names))
+
+
+def trees() -> str:
+    """Construction of draft trees and what stands around it."""
+    found = {}
+    for each in read("kernels", "tree.json")["benchmarks"]:
+        name, batch, nodes = each["group"].replace(" nodes", "").replace("batch ", "").split(", ")
+        found[name, int(batch), int(nodes)] = each["extra_info"]["device_us"]
+    columns = sorted({(batch, nodes) for _, batch, nodes in found})
+    lines = ["| µs, batch × nodes | " + " | ".join(f"{batch} × {nodes}" for batch, nodes in columns) + " |", "| --- |" + " ---: |" * len(columns)]
+    for name in dict.fromkeys(name for name, *_ in found):
+        lines.append(f"| {name} | " + " | ".join(f"{found[name, *column]:.1f}" for column in columns) + " |")
+    return "\n".join([*lines, "", "15 slots over 151,936 tokens. tree: from the slots' logits, top-k and log-sum-exp (candidates) included."])
+
+
+def attention() -> str:
+    """Over a tree: µs and the share of the time in which the same bytes are copied."""
+    found = {}
+    for each in read("kernels", "attention.json")["benchmarks"]:
+        if " attention, " in each["group"]:
+            model, _, context, rows = each["group"].split(", ")
+            found[model, int(context.split()[0]), int(rows.split()[0])] = each["extra_info"]
+    columns = sorted({rows for *_, rows in found})
+    lines = ["| attention over a tree of … rows, µs (share of the floor) | " + " | ".join(map(str, columns)) + " |", "| --- |" + " ---: |" * len(columns)]
+    for model, context in dict.fromkeys((model, context) for model, context, _ in found):
+        told = (found[model, context, rows] for rows in columns)
+        lines.append(f"| {model}, {context} positions | " + " | ".join(f"{one['device_us']:.1f} ({one['share_of_floor']:.2f})" for one in told) + " |")
+    return "\n".join(lines)
+
+
+def engines() -> str:
+    stored = read("engine_baseline.json")
+    speeds, ratio = stored["tokens_per_s"], interval(*stored["torch / vllm"])
+    graphs = stored["engines"]["vllm"]["captured_graphs"]
+    return (
+        "| SmolLM2-135M, bf16, one request, autoregressive, tokens/s | torch engine | vLLM 0.20.1 | ratio [95 %] |\n| --- | ---: | ---: | ---: |\n"
+        f"| 24 prompts × 3 of GSM8K, HumanEval and MT-Bench; vLLM's graphs {graphs} | {speeds['torch']:.0f} | {speeds['vllm']:.0f} | {ratio} |"
+    )
+
+
+def strategies() -> str:
+    """Each strategy over the engine's own baseline, inside the torch engine and inside vLLM."""
+    lines = ["| engine | strategy | tokens/s | × its engine's baseline [95 %] | tokens a round | round, ms |", "| --- | --- | ---: | ---: | ---: | ---: |"]
+    for engine, folder in {"torch": ("speed", "three"), "vLLM 0.20.1": ("vllm",)}.items():
+        for name, own in read(*folder, "summary.json")["strategies"].items():
+            round_ms = 1e3 * own["acceptance_length"] / own["decode_tokens_per_s"]
+            speed = f"{own['decode_tokens_per_s']:.0f} | {interval(*own['speedup'])}"
+            lines.append(f"| {engine} | {name} | {speed} | {own['acceptance_length']:.2f} | {round_ms:.2f} |")
+    return "\n".join([*lines, "", "GSM8K, HumanEval and MT-Bench, 24 prompts each, first turns, 128 tokens, greedy, bf16. `ddtree` has 63 nodes."])
+
+
+def batches() -> str:
+    lines = ["| batch | baseline, tokens/s in all | DDTree, tokens/s in all | ratio [95 %] |", "| ---: | ---: | ---: | ---: |"]
+    for folder in sorted((H200 / "batches").glob("b*"), key=lambda folder: int(folder.name[1:])):
+        own = json.loads((folder / "summary.json").read_text())["strategies"]
+        total = "aggregate_tokens_per_s" if own["ddtree"]["aggregate_tokens_per_s"] else "decode_tokens_per_s"
+        ratio = own["ddtree"]["aggregate_speedup"] or own["ddtree"]["speedup"]
+        lines.append(f"| {folder.name[1:]} | {own['baseline'][total]:.0f} | {own['ddtree'][total]:.0f} | {interval(*ratio)} |")
+    return "\n".join([*lines, "", "SmolLM2-135M, 31 nodes, the same 96 prompts; the batch at which the ratio crosses 1 is above those measured."])
