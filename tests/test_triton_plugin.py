@@ -28,12 +28,15 @@ def vllm():
 class StockRunner:
     """What vLLM's runner does in a step, for ``prompts`` (their lengths) that are all there from the begin."""
 
-    def __init__(self, flash, prompts: list[int], temperatures: list[float]) -> None:
+    def __init__(self, flash, prompts: list[int], temperatures: list[float], full: bool = False) -> None:
         names = [f"request {number}" for number in range(len(prompts))]
         self.device, self.max_model_len, self.num_spec_tokens = torch.device(DEVICE), LONGEST, BUDGET
+        self.max_num_reqs, self.uniform = 5, []
         self.vllm_config = SimpleNamespace(
-            additional_config={"ddtree": {"budget": BUDGET}}, model_config=SimpleNamespace(seed=0),
-            speculative_config=SimpleNamespace(draft_model_config=SimpleNamespace(hf_config=SimpleNamespace(block_size=SLOTS + 1))),
+            additional_config={"ddtree": {"budget": BUDGET, "full_graphs": full}}, model_config=SimpleNamespace(seed=0),
+            speculative_config=SimpleNamespace(
+                num_speculative_tokens=BUDGET, draft_model_config=SimpleNamespace(hf_config=SimpleNamespace(block_size=SLOTS + 1)),
+            ),
         )  # fmt: skip
         self.requests = {
             name: SimpleNamespace(
@@ -57,8 +60,11 @@ class StockRunner:
             self.positions[start : start + new] = positions
             self.slots[start : start + new] = self.table[index, positions // PAGE].long() * PAGE + positions % PAGE
 
-    def _build_attention_metadata(self):
-        metadata = SimpleNamespace(slot_mapping=self.slots, block_table=self.table)
+    def _determine_batch_execution_and_padding(self, *, force_uniform_decode=None, **shape):
+        self.uniform.append(force_uniform_decode)
+
+    def _build_attention_metadata(self, num_tokens, num_reqs, max_query_len, for_cudagraph_capture=False):
+        metadata = SimpleNamespace(slot_mapping=self.slots, block_table=self.table[:num_reqs])
         return dict.fromkeys(self.layers, metadata), None
 
     def propose_draft_token_ids(self, scheduler_output, sampled, sampling, hidden, sample_hidden, features, drafted, common, slot_mappings):
@@ -97,13 +103,19 @@ class NothingAsked(NothingReadBack):
         return refused
 
 
-def decode(vllm, steps: int, temperatures: list[float], watched: bool = False) -> list:
-    """Everything that each step gave."""
+def decode(vllm, steps: int, temperatures: list[float], watched: bool = False, full: bool = False) -> list:
+    """Everything that each step gave. ``full``: steps of whole trees attend as a captured pass does, with what it was captured with."""
     torch.manual_seed(0)
-    stock = StockRunner(vllm.flash_attention, [20, 33, 5], temperatures)
+    stock = StockRunner(vllm.flash_attention, [20, 33, 5], temperatures, full)
     vllm.runner.TreeRunner.adopt(stock, vllm.flash_attention.TreeFlashImpl)
     stock._target_layers, stock.drafter.model = stock.layers, SimpleNamespace(compute_logits=lambda hidden: hidden)
     drafts, given, told = {}, [[] for _ in stock.requests], []
+    if full:
+        stock.slots = torch.full((3 * (BUDGET + 1),), -1, device=DEVICE)
+        captured = stock._build_attention_metadata(num_tokens=30, num_reqs=3, max_query_len=10, for_cudagraph_capture=True)[0]
+        nothing = torch.full((30, HEADS * DIM), 3.0, device=DEVICE)
+        stock.layers["0"].impl.forward(None, nothing.view(30, HEADS, DIM), None, None, stock.layers["0"].kv_cache, captured["0"], nothing)
+        assert (nothing == 3).all(), "no request has rows while a pass is captured"
     for number in range(steps):
         if number == 3:  # as the scheduler does when rows are scarce
             drafts["request 1"] = drafts["request 1"][:4]
@@ -120,13 +132,17 @@ def decode(vllm, steps: int, temperatures: list[float], watched: bool = False) -
         with NothingAsked() if watched and number > 1 else torch.no_grad():
             stock._prepare_inputs(scheduled, new)
             positions = stock.positions[: sum(new)].clone()
-            metadata, _ = stock._build_attention_metadata()
+            shape = {"num_tokens": sum(new), "num_reqs": len(new), "max_query_len": max(new)}
+            stock._determine_batch_execution_and_padding(**shape)
+            metadata, _ = stock._build_attention_metadata(**shape)
+            replayed = full and new == [BUDGET + 1] * 3
+            assert stock.uniform.pop() is (None if replayed or not full else False)
             outputs = torch.zeros(LAYERS, sum(new), HEADS * DIM, device=DEVICE)
             for layer, *parts, output in zip(stock.layers.values(), query, key, value, outputs, strict=True):
                 slots = stock.slots[: sum(new)]
                 for cache, rows in zip(layer.kv_cache, parts[1:], strict=True):
                     cache[slots // PAGE, slots % PAGE] = rows
-                layer.impl.forward(layer, *parts, layer.kv_cache, metadata["0"], output)
+                layer.impl.forward(layer, *parts, layer.kv_cache, (captured if replayed else metadata)["0"], output)
             spec = SimpleNamespace(max_spec_len=BUDGET) if drafts else None
             sampled = stock._sample(logits, spec).sampled_token_ids
             drafted = stock.propose_draft_token_ids(scheduled, sampled, None, None, None, features, spec, None, None)
@@ -145,12 +161,13 @@ def decode(vllm, steps: int, temperatures: list[float], watched: bool = False) -
     return told
 
 
+@pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_gpus_road_gives_what_the_references_give_and_reads_nothing_back(vllm, monkeypatch, temperature):
+def test_a_gpus_road_gives_what_the_references_give_and_reads_nothing_back(vllm, monkeypatch, temperature, full):
     temperatures = [0.0, temperature, temperature]
     wanted = decode(vllm, 6, temperatures) if DEVICE == "cpu" else None
     monkeypatch.setattr(device, "interpreted", INTERPRETED)
-    found = decode(vllm, 6, temperatures, watched=True)
+    found = decode(vllm, 6, temperatures, watched=True, full=full)
     for ours, theirs in zip(found, wanted or found, strict=True):
         for part, expected in zip(ours, theirs, strict=True):
             torch.testing.assert_close(part, expected)

@@ -77,6 +77,8 @@ def test_a_step_of_trees_alone_leaves_vllms_kernel_out(flash):
     assert output[:4].any(dim=1).all() and not output[4:].any()
 
 
-def test_captured_graphs_leave_attention_out(flash):
-    assert flash.TreeFlashBuilder.get_cudagraph_support(None, None) == "never"
+def test_captured_graphs_leave_attention_out_unless_asked(flash):
+    for asked, support in (({}, "never"), ({"full_graphs": False}, "never"), ({"full_graphs": True}, "uniform")):
+        config = SimpleNamespace(additional_config={"ddtree": {"budget": 3} | asked})
+        assert flash.TreeFlashBuilder.get_cudagraph_support(config, None) == support
     assert flash.TreeFlashBackend.get_impl_cls() is flash.TreeFlashImpl and flash.TreeFlashBackend.get_builder_cls() is flash.TreeFlashBuilder

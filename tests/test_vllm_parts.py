@@ -15,6 +15,7 @@ from harness.errors import UserError
 from harness.models.export import hugging_face_folder
 from harness.models.weights import load_checkpoint
 from kernels import SampledChoices
+from strategies.ddtree.vllm_plugin.attention import FixedRows, StepAttention
 from strategies.ddtree.vllm_plugin.choosing import StepChoices, Uniforms, sampler
 from strategies.ddtree.vllm_plugin.plan import Planned, Step, shapes
 from strategies.ddtree.vllm_plugin.refusals import needs_chain, refuse, refuse_layers
@@ -44,6 +45,28 @@ def test_a_step_of_whole_trees_is_the_trees():
     assert step.has_trees and step.only_trees and step.widest == 5
     assert step.at.tolist() == step.logits_at.tolist() == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
     assert step.linear.tolist() == [[30, 31, 32, 33, 34], [8, 9, 10, 11, 12]]
+
+
+def test_what_a_captured_pass_reads_lies_in_the_same_places_at_every_step():
+    fixed, table = FixedRows(3, 5, torch.device("cpu")), torch.zeros(3, 7, dtype=torch.int32)
+    captured = fixed.rows(table)
+    places = [part.data_ptr() for part in (captured.starts, captured.counts, captured.lengths, captured.mask)]
+    assert captured.counts.tolist() == [0, 0, 0] and captured.widest == 5
+    two = Step([planned(5, base=30), planned(5, start=5, first=5, base=8)], [TREE, TREE], 10, torch.device("cpu"))
+    one = Step([planned(5, base=34)], [TREE], 5, torch.device("cpu"))
+    for step, batch, counts, lengths in ((two, 3, [5, 5, 0], [30, 8, 0]), (one, 3, [5, 0, 0], [34, 0, 0]), (two, 2, [5, 5], [30, 8])):
+        assert fixed.takes(step)
+        rows = StepAttention(step, torch.zeros(15), table[:batch], fixed).rows
+        assert [part.data_ptr() for part in (rows.starts, rows.counts, rows.lengths, rows.mask)] == places
+        for found in (rows, captured):
+            assert found.counts.tolist()[:batch] == counts and found.lengths.tolist()[:batch] == lengths
+            assert torch.equal(found.mask[: len(step.requests)], step.mask)
+    short = Step([planned(4, base=34)], [TREE], 4, torch.device("cpu"))
+    mixed = Step([planned(5, base=34), planned(1, False, start=5)], [TREE, ROOT], 6, torch.device("cpu"))
+    chunk = Step([planned(1, False, start=4)], [ROOT], 5, torch.device("cpu"))
+    assert not any(fixed.takes(step) for step in (short, mixed, chunk))
+    StepAttention(None, torch.zeros(15), table, fixed)
+    assert captured.counts.tolist() == [0, 0, 0], "nothing attends while a pass is captured"
 
 
 def test_a_step_of_trees_that_are_cut_and_of_single_rows():
@@ -134,6 +157,8 @@ UNCOVERED = [
     (dict(speculative_config__method="eagle"), "drafts with DFlash, not with method 'eagle'"),
     (dict(additional_config={}), "the node budget is a whole number from 1 to speculative_config.num_speculative_tokens, 16"),
     (dict(additional_config={"ddtree": {"budget": 17}}), "the node budget"),
+    (dict(additional_config={"ddtree": {"budget": 9, "full_graphs": True}}), "true only with a node budget of speculative_config.num"),
+    (dict(additional_config={"ddtree": {"budget": 16, "full_graphs": "some"}}), '"full_graphs": some}}: true or false'),
     (dict(cache_config__enable_prefix_caching=True), "prefix caching; set enable_prefix_caching to false"),
     (dict(scheduler_config__async_scheduling=True), "async scheduling; set async_scheduling to false"),
     (dict(cache_config__cache_dtype="fp8_e4m3"), "the cache type fp8_e4m3"),
@@ -203,6 +228,8 @@ def test_every_strategy_gets_the_same_settings_but_for_what_it_adds(tiny):
     assert tree.items() >= plain.items() and plain["enable_prefix_caching"] is False
     assert tree["speculative_config"] == {"method": "dflash", "model": str(tiny / "drafter"), "num_speculative_tokens": 9}
     assert tree["additional_config"] == {"ddtree": {"budget": 9}}
+    full = strategies.ddtree.vllm_arguments(tiny / "target", "cpu", "ddtree", str(tiny / "drafter"), 9, vllm_full_graphs=True)
+    assert full["additional_config"] == {"ddtree": {"budget": 9, "full_graphs": True}}
 
 
 def test_a_small_budget_still_leaves_room_for_a_block(tiny):

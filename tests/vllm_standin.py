@@ -27,6 +27,7 @@ class StockDrafter:
 
     def __init__(self, vllm_config, device, runner) -> None:
         self.device = device
+        self.positions, self._slot_mapping_buffer = torch.zeros(2, 8, dtype=torch.int64)
 
     def propose(self, hidden_states):
         return self._greedy_sample(hidden_states).view(-1, self.slots)
@@ -44,7 +45,7 @@ MODULES = {
     "vllm.v1.worker.cpu_worker": {"CPUWorker": type("CPUWorker", (), {})},
     "vllm.v1.outputs": {"SamplerOutput": SamplerOutput},
     "vllm.v1.spec_decode.dflash": {"DFlashProposer": StockDrafter},
-    "vllm.v1.attention.backend": {"AttentionCGSupport": SimpleNamespace(NEVER="never")},
+    "vllm.v1.attention.backend": {"AttentionCGSupport": SimpleNamespace(NEVER="never", UNIFORM_BATCH="uniform")},
     "vllm.v1.attention.backends.flash_attn": {
         "FlashAttentionBackend": type("Backend", (), {}), "FlashAttentionImpl": StockImpl,
         "FlashAttentionMetadataBuilder": type("Builder", (), {}),

@@ -16,7 +16,8 @@ FIXED_BUDGET = 16
 LARGEST_BUDGET_ON_VLLM = 128
 
 
-def build(target: TargetView, name: str, drafter: str, budget: int | Literal["auto"]) -> TreeProposer:
+def build(target: TargetView, name: str, drafter: str, budget: int | Literal["auto"], vllm_full_graphs: bool = False) -> TreeProposer:
+    """``vllm_full_graphs`` speaks to vLLM alone: here ``engine.captured_graphs`` captures whole rounds."""
     from strategies.dflash.checkpoint import load_drafter
 
     return TreeProposer(load_drafter(drafter, target), target, budget)
@@ -27,7 +28,9 @@ def companions(budget: int | Literal["auto"], **options) -> dict[str, dict]:
     return {"fixed": {**options, "budget": FIXED_BUDGET}} if budget == AUTO else {}
 
 
-def vllm_arguments(target: Path, device: str, name: str, drafter: str, budget: int | Literal["auto"]) -> dict:
+def vllm_arguments(
+    target: Path, device: str, name: str, drafter: str, budget: int | Literal["auto"], vllm_full_graphs: bool = False
+) -> dict:
     """vLLM's own DFlash with this project's plugin, which turns its blocks into trees."""
     from strategies.dflash.checkpoint import find_drafter
 
@@ -42,7 +45,7 @@ def vllm_arguments(target: Path, device: str, name: str, drafter: str, budget: i
     return {
         "speculative_config": {"method": "dflash", "model": str(folder), "num_speculative_tokens": places},
         "worker_cls": "strategies.ddtree.vllm_plugin.worker.DDTreeWorker",
-        "additional_config": {"ddtree": {"budget": budget}},
+        "additional_config": {"ddtree": {"budget": budget} | ({"full_graphs": True} if vllm_full_graphs else {})},
     }
 
 

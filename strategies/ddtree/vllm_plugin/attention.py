@@ -5,21 +5,61 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from kernels import PagedRows
+from kernels import PagedRows, row_mask
+from kernels.device import on_gpu
 from strategies.ddtree.vllm_plugin.plan import Step
 
 
 class StepAttention:
     """What the attention metadata of the target's layers carries during a verification step, as ``metadata.ddtree``.
 
-    ``slots`` ``[tokens]`` and ``table`` ``[requests, pages]`` are the layers' own.
+    ``slots`` ``[tokens]`` and ``table`` ``[requests, pages]`` are the layers' own. ``step`` None: a pass that is being captured.
+    ``fixed``: the places that a captured pass reads, which get the step.
     """
 
-    def __init__(self, step: Step, slots: Tensor, table: Tensor) -> None:
+    def __init__(self, step: Step | None, slots: Tensor, table: Tensor, fixed: FixedRows | None = None) -> None:
         self.step, self.slots = step, slots
-        self.rows = PagedRows(step.starts, step.counts, step.bases, table, step.mask, step.widest)
+        self.only_trees = step is None or step.only_trees
+        if fixed is None:
+            self.rows = PagedRows(step.starts, step.counts, step.bases, table, step.mask, step.widest)
+        else:
+            fixed.fill(step)
+            self.rows = fixed.rows(table)
+
+
+class FixedRows:
+    """What a captured pass reads of its step: the same places at every step, for up to ``requests`` trees of ``widest`` rows."""
+
+    def __init__(self, requests: int, widest: int, device: torch.device) -> None:
+        self.widest, self._filled = widest, 0
+        self._of_requests = torch.zeros(3, requests + requests % 2, dtype=torch.int64, device=device)
+        self._mask = row_mask(torch.full((requests, widest), -1, device=device))
+        if on_gpu(self._mask):
+            from kernels.triton_kernels.launch import counters
+
+            counters(device)  # cannot be made during a capture
+
+    def takes(self, step: Step) -> bool:
+        """Whether every request of the step has a tree of ``widest`` rows, so that a captured pass may verify it."""
+        return step.only_trees and step.even and step.widest == self.widest
+
+    def fill(self, step: Step | None) -> None:
+        """``None``: no request has rows, as in a pass that is captured."""
+        batch = 0 if step is None else len(step.requests)
+        if batch:
+            self._of_requests[:, :batch].copy_(step.of_requests)
+            self._mask[:batch].copy_(step.mask)
+        if batch < self._filled:
+            self._of_requests[:, batch:].zero_()  # requests that only fill a captured size
+        self._filled = batch
+
+    def rows(self, table: Tensor) -> PagedRows:
+        """Of as many requests as ``table`` ``[requests, pages]`` has."""
+        starts, lengths, counts = self._of_requests[:, : len(table)]
+        return PagedRows(starts, counts, lengths, table, self._mask[: len(table)], self.widest)
 
 
 class Caches(Protocol):
@@ -36,7 +76,7 @@ class TreeAttention:
 
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None, output_block_scale=None):
         told = getattr(attn_metadata, "ddtree", None)
-        if told is None or not told.step.only_trees:
+        if told is None or not told.only_trees:
             super().forward(layer, query, key, value, kv_cache, attn_metadata, output, output_scale, output_block_scale)
         if told is not None:
             self.attend(told, query, key, value, kv_cache, output.view(query.shape))

@@ -22,13 +22,13 @@ class TreeFlashImpl(TreeAttention, FlashAttentionImpl):
 
 
 class TreeFlashBuilder(FlashAttentionMetadataBuilder):
-    """Keeps attention out of captured graphs, which would replay vLLM's own: vLLM then captures the pieces between."""
-
-    _cudagraph_support = AttentionCGSupport.NEVER
+    """Says what may be captured: the pieces between attention layers, or, where the configuration asks for ``full_graphs``,
+    passes in which every request has a whole tree (``TreeRunner`` sees to it that no others replay them)."""
 
     @classmethod
     def get_cudagraph_support(cls, vllm_config, kv_cache_spec) -> AttentionCGSupport:
-        return cls._cudagraph_support
+        asked = vllm_config.additional_config["ddtree"].get("full_graphs", False)
+        return AttentionCGSupport.UNIFORM_BATCH if asked else AttentionCGSupport.NEVER
 
 
 class TreeFlashBackend(FlashAttentionBackend):

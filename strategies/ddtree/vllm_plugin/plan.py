@@ -33,8 +33,8 @@ class Step:
     """All requests of a step as rectangles ``[requests, widest]`` on the device, int64, sent there in one copy.
 
     ``at`` and ``logits_at`` say which rows of the flat batch and of the logits are a request's, ``linear`` the positions
-    one after another; behind a request's own rows its last stands again. ``starts``, ``bases`` and ``counts`` ``[requests]``;
-    ``counts`` is 0 for what is no tree. ``tokens``, ``parents`` (-1 behind a tree) and ``depths`` are the trees'. The walk
+    one after another; behind a request's own rows its last stands again, unless they are ``even``: all have ``widest`` rows.
+    ``starts``, ``bases`` and ``counts`` ``[requests]``, together ``of_requests``; ``counts`` is 0 for what is no tree. ``tokens``, ``parents`` (-1 behind a tree) and ``depths`` are the trees'. The walk
     fills ``path`` ``[requests, longest]``, ``kept`` and ``bonus`` ``[requests]``.
     """
 
@@ -47,6 +47,7 @@ class Step:
         self.requests = requests
         self.widest = max(request.rows for request in requests)
         self.has_trees = any(request.is_tree for request in requests)
+        self.even = min(request.rows for request in requests) == self.widest
         self.only_trees = sum(request.rows for request in requests if request.is_tree) == tokens
         told = [(r.start, r.base, r.rows * r.is_tree, r.first, r.rows) for r in requests]
         starts, bases, counts, firsts, rows = np.array(told, dtype=np.int64).T
@@ -57,10 +58,11 @@ class Step:
         of_requests = np.zeros((3, batch + batch % 2), dtype=np.int64)
         of_requests[:, :batch] = starts, bases, counts
         sent = to_device(np.concatenate([part.ravel() for part in (of_requests, *rectangles)]), device)
-        self.starts, self.bases, self.counts = sent[: of_requests.size].view(3, -1)[:, :batch]
+        self.of_requests = sent[: of_requests.size].view(3, -1)[:, :batch]
+        self.starts, self.bases, self.counts = self.of_requests
         within, self.at, self.logits_at, self.linear = sent[of_requests.size :].view(4, batch, self.widest)
         columns = torch.stack([_of_width(tree, self.widest) for tree in trees], dim=1)
-        if min(request.rows for request in requests) < self.widest:
+        if not self.even:
             columns = columns.gather(2, within.expand(3, -1, -1))
             columns[1].masked_fill_(within < torch.arange(self.widest, device=device), -1)
         self.tokens, self.parents, self.depths = columns

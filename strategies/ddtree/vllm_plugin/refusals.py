@@ -18,6 +18,12 @@ def refuse(vllm_config) -> None:
             f'additional_config {{"ddtree": {{"budget": {budget}}}}}: the node budget is a whole number from 1 to '
             f"speculative_config.num_speculative_tokens, {speculative.num_speculative_tokens}"
         )
+    full = vllm_config.additional_config["ddtree"].get("full_graphs", False)
+    if full not in (True, False) or (full and budget < speculative.num_speculative_tokens):
+        raise UserError(
+            f'additional_config {{"ddtree": {{"full_graphs": {full}}}}}: true or false, and true only with a node budget of '
+            f"speculative_config.num_speculative_tokens, {speculative.num_speculative_tokens}, at least the drafter's block less one"
+        )
     uncovered = {
         "prefix caching": (cache.enable_prefix_caching, "set enable_prefix_caching to false"),
         "async scheduling": (vllm_config.scheduler_config.async_scheduling, "set async_scheduling to false"),

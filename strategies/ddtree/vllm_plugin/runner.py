@@ -16,7 +16,7 @@ import torch
 from vllm.v1.outputs import SamplerOutput
 
 from kernels import accepted_path, best_first_tree, emitted
-from strategies.ddtree.vllm_plugin.attention import Caches, StepAttention
+from strategies.ddtree.vllm_plugin.attention import Caches, FixedRows, StepAttention
 from strategies.ddtree.vllm_plugin.choosing import StepChoices, Uniforms, sampler
 from strategies.ddtree.vllm_plugin.plan import Planned, Step
 from strategies.ddtree.vllm_plugin.proposer import SlotProposer
@@ -43,6 +43,9 @@ class TreeRunner:
         self._longest = min(self._budget, slots) + 1
         self._root = torch.tensor([[0], [-1], [0]], device=self.device)
         self._step: Step | None = None
+        # vLLM captures whole passes of as many rows a request as there are speculative tokens and one.
+        full = config.additional_config["ddtree"].get("full_graphs", False)
+        self._fixed = FixedRows(self.max_num_reqs, self.num_spec_tokens + 1, self.device) if full else None
         self._caches: Caches | None = None
         self._drafted = False
         # Of each request tokens, parents and depths ``[3, rows]`` of its next tree, on the device; its root is row 0.
@@ -95,14 +98,30 @@ class TreeRunner:
 
     def _build_attention_metadata(self, *args, **kwargs):
         metadata, common = super()._build_attention_metadata(*args, **kwargs)
-        if self._step is not None and self._step.has_trees:
+        fixed = self._fixed if self._is_captured(kwargs) else None
+        if fixed is not None or (self._step is not None and self._step.has_trees):
             told: dict[int, StepAttention] = {}
             for name in self._target_layers:
                 own = metadata[name]
                 if id(own) not in told:
-                    own.ddtree = told[id(own)] = StepAttention(self._step, own.slot_mapping, own.block_table)
+                    own.ddtree = told[id(own)] = StepAttention(self._step, own.slot_mapping, own.block_table, fixed)
             (self._attended,) = told.values()
         return metadata, common
+
+    def _is_captured(self, shape: dict) -> bool:
+        """Whether this pass replays, or is about to become, a captured one with attention in it."""
+        if self._fixed is None:
+            return False
+        if self._step is not None:
+            return self._fixed.takes(self._step)
+        # A dummy pass is of trees if its requests have as many rows: both when it warms up and when it is captured.
+        return shape["max_query_len"] == self._fixed.widest and shape["num_tokens"] == shape["num_reqs"] * self._fixed.widest
+
+    def _determine_batch_execution_and_padding(self, *args, **kwargs):
+        # vLLM goes by the number of rows, which a prompt's chunk or a chain can have, too.
+        if self._fixed is not None and self._step is not None and not self._fixed.takes(self._step):
+            kwargs["force_uniform_decode"] = False
+        return super()._determine_batch_execution_and_padding(*args, **kwargs)
 
     # 3. choice, walk, commit
 

@@ -69,9 +69,14 @@ def seams(device: str) -> tuple[Seam, ...]:
         (*shape, "max_num_sampled_tokens", *kind, "slot_mappings"),  # 0.32
         (*shape, *kind, "cascade_attn_prefix_lens", "slot_mappings"),  # 0.20
     )
+    execution = (
+        "num_tokens", "num_reqs", "num_scheduled_tokens_np", "max_num_scheduled_tokens", "use_cascade_attn", "allow_microbatching",
+        "force_eager", "force_uniform_decode", "force_has_lora", "force_num_active_loras", "num_encoder_reqs",
+    )  # fmt: skip
     return (
         Seam(_RUNNER, "_prepare_inputs", (("scheduler_output", "num_scheduled_tokens"),), "positions of a tree's rows"),
         Seam(_RUNNER, "_build_attention_metadata", metadata, "tells attention layers of the trees"),
+        Seam(_RUNNER, "_determine_batch_execution_and_padding", (execution,), "keeps steps that are not all trees from captured passes"),
         Seam(_RUNNER, "_sample", (("logits", "spec_decode_metadata"),), "walks the trees and commits the accepted rows"),
         Seam(_RUNNER, "sample_tokens", (("grammar_output",),), "forgets the step's trees when it is over"),
         Seam(_RUNNER, "propose_draft_token_ids", (drafts,), "hands accepted rows to the drafter and grows the next trees"),
