@@ -49,7 +49,7 @@ class StepChoices(Choices):
         self._logits, self._at, self._samplers = logits, at, samplers
 
     def _greedy(self) -> Tensor:
-        return GreedyChoices(self._logits[None]).at_all(None)[0][self._at]
+        return GreedyChoices(self._logits[None]).at_all(None).take(self._at)
 
     @cached_property
     def _best(self) -> list[list[int]]:

@@ -42,6 +42,7 @@ class TreeRunner:
         self.drafter = SlotProposer(config, self.device, self, slots)
         self._longest = min(self._budget, slots) + 1
         self._root = torch.tensor([[0], [-1], [0]], device=self.device)
+        self._every = torch.arange(0, device=self.device)
         self._step: Step | None = None
         # vLLM captures whole passes of as many rows a request as there are speculative tokens and one.
         full = config.additional_config["ddtree"].get("full_graphs", False)
@@ -54,6 +55,8 @@ class TreeRunner:
         self._seeds = torch.Generator().manual_seed(config.model_config.seed)
         # Of each request the depths ``[rows]`` of the trees of its steps, on the device.
         self.shapes: dict[str, list[torch.Tensor]] = {}
+        # Every request's state as vLLM keeps it: another one under a name is another request.
+        self._known: dict[str, object] = {}
         self.chains: set[str] = set()
         self.chained_requests = 0
 
@@ -70,7 +73,7 @@ class TreeRunner:
 
     def _prepare_inputs(self, scheduler_output, num_scheduled_tokens):
         prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
-        self._forget_finished()
+        self._meet_requests()
         self._step = self._plan(scheduler_output, num_scheduled_tokens)
         self._set_positions(self._step.bases[:, None] + self._step.depths)
         return prepared
@@ -92,7 +95,7 @@ class TreeRunner:
     def _set_positions(self, positions: torch.Tensor) -> None:
         """Give the rows of the step's trees these positions ``[requests, widest]``."""
         if self._step.has_trees:
-            self.positions[self._step.at] = positions
+            self.positions.scatter_(0, self._step.at.view(-1), positions.view(-1))
 
     # 2. attention
 
@@ -192,9 +195,11 @@ class TreeRunner:
             return features
         self._set_positions(step.linear)
         joined = torch.cat(features, dim=-1)
-        order = torch.arange(len(joined), device=self.device)
-        order[step.at[:, : step.path.shape[1]]] = step.at.gather(1, step.path)
-        return [joined[order]]
+        if len(self._every) < len(joined):
+            self._every = torch.arange(len(joined), device=self.device)
+        firsts = step.at[:, : step.path.shape[1]].reshape(-1)
+        order = self._every[: len(joined)].scatter(0, firsts, step.at.gather(1, step.path).view(-1))
+        return [joined.index_select(0, order)]
 
     def _grow(self, sampled: torch.Tensor, chain: torch.Tensor) -> list[list[int]] | torch.Tensor:
         """Every request's next drafted tokens in tree order; trees are kept until they are verified.
@@ -247,13 +252,18 @@ class TreeRunner:
                 # vLLM did not draft, as it does near the end of a context, and would have zeros verified.
                 self._draft_token_ids = [[] for _ in self.input_batch.req_ids]
 
-    def _forget_finished(self) -> None:
+    def _meet_requests(self) -> None:
+        fresh = {name for name, state in self.requests.items() if self._known.get(name) is not state}
+        gone = self._known.keys() - self.requests.keys()
+        if not fresh and not gone:
+            return
+        self._known = dict(self.requests)
+        self.chains -= gone | fresh
         for known in (self._grown, self._uniforms, self.shapes):
-            for name in known.keys() - self.requests.keys():
-                del known[name]
-        self.chains &= self.requests.keys()
-        for name, state in self.requests.items():
-            if name not in self.chains and (reason := needs_chain(state.sampling_params)):
+            for name in gone | fresh:
+                known.pop(name, None)
+        for name in fresh:
+            if reason := needs_chain(self.requests[name].sampling_params):
                 self.chains.add(name)
                 self.chained_requests += 1
                 _log.info("DDTree: request %s asks for %s and is verified as a chain (%d so far)", name, reason, self.chained_requests)
