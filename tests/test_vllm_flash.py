@@ -14,7 +14,7 @@ HEADS, KV_HEADS, DIM, BLOCK, BLOCKS = 4, 2, 8, 16, 9
 # Two trees and a chain between them: rows 0..3, 4..5, 6..8 of the batch; contexts of 19, 5 and 33 tokens.
 REQUESTS = [Planned("a", 0, 0, 19, 4, True), Planned("b", 5, 5, 6, 1, False), Planned("c", 6, 6, 33, 3, True)]
 TREES = [[[9, 5, 6, 7], [-1, 0, 0, 1], [0, 1, 1, 2]], [[0], [-1], [0]], [[9, 5, 6], [-1, 0, 0], [0, 1, 1]]]
-STEP = Step(REQUESTS, [torch.tensor(tree) for tree in TREES], 9, torch.device("cpu"))
+STEP = Step(REQUESTS, [torch.tensor(tree) for tree in TREES], 9, torch.zeros(9, dtype=torch.int64))
 PATH = torch.tensor([[0, 2], [0, 1], [0, 2]])
 TABLE = torch.tensor([[4, 2, 0], [7, 0, 0], [1, 8, 5]], dtype=torch.int32)
 
@@ -69,7 +69,7 @@ def test_each_row_of_a_tree_sees_context_and_ancestors_and_accepted_rows_move(fl
 
 
 def test_a_step_of_trees_alone_leaves_vllms_kernel_out(flash):
-    step = Step([Planned("a", 0, 0, 19, 4, True)], [torch.tensor(TREES[0])], 4, torch.device("cpu"))
+    step = Step([Planned("a", 0, 0, 19, 4, True)], [torch.tensor(TREES[0])], 4, torch.arange(19, 23))
     impl, cache, query = flash.TreeFlashImpl(DIM), torch.randn(CACHES["0.20"]), torch.randn(4, HEADS, DIM)
     output = torch.zeros(6, HEADS * DIM)
     told = SimpleNamespace(ddtree=StepAttention(step, SLOTS, TABLE[:1]))

@@ -39,12 +39,21 @@ def planned(rows: int, is_tree: bool = True, start: int = 0, first: int = 0, bas
     return Planned("x", start, first, base, rows, is_tree)
 
 
+def step_of(requests: list[Planned], trees: list, tokens: int) -> Step:
+    """With positions as vLLM gives them out, and what an earlier step left behind them."""
+    positions = torch.full((64,), -1)
+    for request in requests:
+        positions[request.start : request.start + request.rows] = torch.arange(request.base, request.base + request.rows)
+    return Step(requests, trees, tokens, positions)
+
+
 def test_a_step_of_whole_trees_is_the_trees():
-    step = Step([planned(5, base=30), planned(5, start=5, first=5, base=8)], [TREE, TREE + 1], 10, torch.device("cpu"))
+    step = step_of([planned(5, base=30), planned(5, start=5, first=5, base=8)], [TREE, TREE + 1], 10)
     assert torch.equal(torch.stack([step.tokens, step.parents, step.depths], dim=1), torch.stack([TREE, TREE + 1]))
     assert step.has_trees and step.only_trees and step.widest == 5
     assert step.at.tolist() == step.logits_at.tolist() == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
     assert step.linear.tolist() == [[30, 31, 32, 33, 34], [8, 9, 10, 11, 12]]
+    assert step.starts.tolist() == [0, 5] and step.bases.tolist() == [30, 8] and step.counts.tolist() == [5, 5]
 
 
 def test_what_a_captured_pass_reads_lies_in_the_same_places_at_every_step():
@@ -52,18 +61,18 @@ def test_what_a_captured_pass_reads_lies_in_the_same_places_at_every_step():
     captured = fixed.rows(table)
     places = [part.data_ptr() for part in (captured.starts, captured.counts, captured.lengths, captured.mask)]
     assert captured.counts.tolist() == [0, 0, 0] and captured.widest == 5
-    two = Step([planned(5, base=30), planned(5, start=5, first=5, base=8)], [TREE, TREE], 10, torch.device("cpu"))
-    one = Step([planned(5, base=34)], [TREE], 5, torch.device("cpu"))
-    for step, batch, counts, lengths in ((two, 3, [5, 5, 0], [30, 8, 0]), (one, 3, [5, 0, 0], [34, 0, 0]), (two, 2, [5, 5], [30, 8])):
+    two = step_of([planned(5, base=30), planned(5, start=5, first=5, base=8)], [TREE, TREE], 10)
+    one = step_of([planned(5, base=34)], [TREE], 5)
+    for step, batch, counts, lengths in ((two, 3, [5, 5, 0], [30, 8]), (one, 3, [5, 0, 0], [34]), (two, 2, [5, 5], [30, 8])):
         assert fixed.takes(step)
         rows = StepAttention(step, torch.zeros(15), table[:batch], fixed).rows
         assert [part.data_ptr() for part in (rows.starts, rows.counts, rows.lengths, rows.mask)] == places
         for found in (rows, captured):
-            assert found.counts.tolist()[:batch] == counts and found.lengths.tolist()[:batch] == lengths
+            assert found.counts.tolist()[:batch] == counts and found.lengths.tolist()[: len(lengths)] == lengths
             assert torch.equal(found.mask[: len(step.requests)], step.mask)
-    short = Step([planned(4, base=34)], [TREE], 4, torch.device("cpu"))
-    mixed = Step([planned(5, base=34), planned(1, False, start=5)], [TREE, ROOT], 6, torch.device("cpu"))
-    chunk = Step([planned(1, False, start=4)], [ROOT], 5, torch.device("cpu"))
+    short = step_of([planned(4, base=34)], [TREE], 4)
+    mixed = step_of([planned(5, base=34), planned(1, False, start=5)], [TREE, ROOT], 6)
+    chunk = step_of([planned(1, False, start=4)], [ROOT], 5)
     assert not any(fixed.takes(step) for step in (short, mixed, chunk))
     StepAttention(None, torch.zeros(15), table, fixed)
     assert captured.counts.tolist() == [0, 0, 0], "nothing attends while a pass is captured"
@@ -72,7 +81,7 @@ def test_what_a_captured_pass_reads_lies_in_the_same_places_at_every_step():
 def test_a_step_of_trees_that_are_cut_and_of_single_rows():
     """What vLLM left off at the end is no node; behind its own rows a request repeats its last, which stands for itself alone."""
     requests = [planned(1, False, start=6, first=0, base=6), planned(2, start=7, first=1, base=20), planned(4, start=9, first=3, base=30)]
-    step = Step(requests, [ROOT, TREE, TREE], 13, torch.device("cpu"))
+    step = step_of(requests, [ROOT, TREE, TREE], 13)
     assert step.has_trees and not step.only_trees and step.counts.tolist() == [0, 2, 4]
     assert step.starts.tolist() == [6, 7, 9] and step.bases.tolist() == [6, 20, 30]
     assert step.at.tolist() == [[6, 6, 6, 6], [7, 8, 8, 8], [9, 10, 11, 12]]
@@ -80,7 +89,7 @@ def test_a_step_of_trees_that_are_cut_and_of_single_rows():
     assert step.parents.tolist() == [[-1, -1, -1, -1], [-1, 0, -1, -1], [-1, 0, 0, 1]]
     assert step.depths.tolist() == [[0, 0, 0, 0], [0, 1, 1, 1], [0, 1, 1, 2]]
     assert step.mask[1].tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
-    alone = Step([planned(1, False)], [ROOT], 1, torch.device("cpu"))
+    alone = step_of([planned(1, False)], [ROOT], 1)
     assert not alone.has_trees and not alone.only_trees
 
 
@@ -95,7 +104,7 @@ def test_a_step_chooses_for_every_request_in_its_own_way():
     torch.manual_seed(0)
     logits, numbers = torch.randn(7, 5), Uniforms(3, torch.device("cpu"))
     requests = [planned(3, first=1), planned(2, first=5)]
-    step = Step(requests, [TREE, TREE], 7, torch.device("cpu"))
+    step = step_of(requests, [TREE, TREE], 7)
     params = SimpleNamespace(temperature=0.7, top_k=-1, top_p=0.9)
     choices = StepChoices(logits, step.logits_at, {1: sampler(logits, requests[1], params, numbers, 4)})
     own = SampledChoices(logits[None, 5:7], numbers.between(4, 6), 0.7, 0, 0.9)

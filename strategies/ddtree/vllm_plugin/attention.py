@@ -35,7 +35,8 @@ class FixedRows:
 
     def __init__(self, requests: int, widest: int, device: torch.device) -> None:
         self.widest, self._filled = widest, 0
-        self._of_requests = torch.zeros(3, requests + requests % 2, dtype=torch.int64, device=device)
+        self._starts = widest * torch.arange(requests, device=device)
+        self._counts, self._lengths = (torch.zeros(requests, dtype=torch.int64, device=device) for _ in range(2))
         self._mask = row_mask(torch.full((requests, widest), -1, device=device))
         if on_gpu(self._mask):
             from kernels.triton_kernels.launch import counters
@@ -50,16 +51,17 @@ class FixedRows:
         """``None``: no request has rows, as in a pass that is captured."""
         batch = 0 if step is None else len(step.requests)
         if batch:
-            self._of_requests[:, :batch].copy_(step.of_requests)
+            self._lengths[:batch].copy_(step.bases)
             self._mask[:batch].copy_(step.mask)
-        if batch < self._filled:
-            self._of_requests[:, batch:].zero_()  # requests that only fill a captured size
-        self._filled = batch
+        if batch != self._filled:
+            self._counts[:batch].fill_(self.widest)
+            self._counts[batch:].zero_()  # requests that only fill a captured size
+            self._filled = batch
 
     def rows(self, table: Tensor) -> PagedRows:
         """Of as many requests as ``table`` ``[requests, pages]`` has."""
-        starts, lengths, counts = self._of_requests[:, : len(table)]
-        return PagedRows(starts, counts, lengths, table, self._mask[: len(table)], self.widest)
+        batch = len(table)
+        return PagedRows(self._starts[:batch], self._counts[:batch], self._lengths[:batch], table, self._mask[:batch], self.widest)
 
 
 class Caches(Protocol):

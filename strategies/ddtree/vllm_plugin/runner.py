@@ -1,6 +1,7 @@
-"""vLLM's model runner, verifying trees: four seams of a step, in their order.
+"""vLLM's model runner, verifying trees: the seams of a step, in their order.
 
     _prepare_inputs             rows of a tree get positions by depth
+    _determine_batch_…          whether the step may replay a captured pass
     _build_attention_metadata   attention layers of the target learn of the trees
     _sample                     the target chooses at every row, the walk accepts, accepted rows move behind the context
     propose_draft_token_ids     the drafter gets the accepted rows only, its slots grow the next trees
@@ -90,7 +91,7 @@ class TreeRunner:
             base = int(self.input_batch.num_computed_tokens_cpu[index]) + new - rows
             requests.append(Planned(name, end - rows, logits - rows, base, rows, is_tree))
         trees = [self._grown[request.name] if request.is_tree else self._root for request in requests]
-        return Step(requests, trees, end, self.device)
+        return Step(requests, trees, end, self.positions)
 
     def _set_positions(self, positions: torch.Tensor) -> None:
         """Give the rows of the step's trees these positions ``[requests, widest]``."""
