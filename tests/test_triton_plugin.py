@@ -116,6 +116,8 @@ def decode(vllm, steps: int, temperatures: list[float], watched: bool = False, f
         nothing = torch.full((30, HEADS * DIM), 3.0, device=DEVICE)
         stock.layers["0"].impl.forward(None, nothing.view(30, HEADS, DIM), None, None, stock.layers["0"].kv_cache, captured["0"], nothing)
         assert (nothing == 3).all(), "no request has rows while a pass is captured"
+        rows = (stock.drafter.positions, stock.drafter._slot_mapping_buffer)
+        assert all(len(own) == 8 + BUDGET for own in rows), "a block's rows may be padded to a tree's"
     for number in range(steps):
         if number == 3:  # as the scheduler does when rows are scarce
             drafts["request 1"] = drafts["request 1"][:4]
