@@ -6,9 +6,10 @@ import pandas as pd
 import pytest
 from report_runs import save
 
+from harness.colours import GREY
 from harness.errors import UserError
 from harness.report import batches, curves, environment, figures, published, sameness, show, tables, unmeasured, words
-from harness.report.subject import GREY, read
+from harness.report.subject import read
 
 FIGURES = (figures.speedups, figures.prompts, figures.histogram, figures.by_depth, figures.latencies, figures.round_times)
 

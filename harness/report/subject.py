@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.colours import colours
 from harness.errors import UserError, kind_and_line
 from harness.losslessness import Setting, losslessness
 from harness.opened import Opened, open_run
@@ -15,9 +16,6 @@ from harness.store import CONTROL, Cell
 from harness.summary import summarise
 from harness.sweep.store import Sweep, is_sweep
 
-# Okabe and Ito's colours, told apart by most colour-blind readers; grey is the baseline's.
-GREY = "#5b6470"
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -107,11 +105,7 @@ class Subject:
 
     def colour(self, strategy: str) -> str:
         """The same in every figure of the report: a strategy never changes its colour."""
-        baselines = {run.baseline for run in self.runs}
-        if strategy in baselines:
-            return GREY
-        others = [name for name in self.strategies if name not in baselines]
-        return COLOURS[others.index(strategy) % len(COLOURS)]
+        return colours(self.strategies, {run.baseline for run in self.runs})[strategy]
 
     def name(self, run: Reported, strategy: str) -> str:
         """What a row or a line is called: the strategy, and its run's letter where there are several."""
