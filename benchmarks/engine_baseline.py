@@ -23,10 +23,9 @@ from statistics import median
 from typing import Any
 
 import harness  # noqa: F401  before anything starts threads
-from benchmarks.planned import configuration, plan_of
+from benchmarks.planned import configuration, first_turn, plan_of
 from benchmarks.stored import where, write
 from harness import stats, suites
-from harness.decoding import request_of
 from harness.engines.torch.device import pick_device
 from harness.errors import UserError
 from harness.metrics import tpot_s
@@ -106,8 +105,7 @@ def ratios(speeds: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, lis
 
 def speed(engine, plan, row) -> float:
     """Tokens after the first / decode time [token/s]."""
-    messages = [{"role": "user", "content": row.turns[0]}]
-    return 1 / tpot_s(engine.decode("baseline", request_of(engine, messages, plan.sampling, False)))
+    return 1 / tpot_s(engine.decode("baseline", first_turn(engine, plan, row, round_times=False)))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import harness  # noqa: E402, F401, I001  before torch, so that its threads wait
 import torch  # noqa: E402
 from reference_models import generate, transformers_llama  # noqa: E402
 
-from benchmarks.planned import plan_of  # noqa: E402
+from benchmarks.planned import first_turn, plan_of  # noqa: E402
 from benchmarks.stored import where, write  # noqa: E402
 from harness import suites  # noqa: E402
 from harness.engines.torch.device import pick_device  # noqa: E402
@@ -74,7 +74,7 @@ def measure(count: int, batches: Sequence[int], options: Sequence[str]) -> dict:
     torch.set_float32_matmul_precision("highest")  # no TF32 in either model, whatever the environment says
     engines = {captured: build_engine(plan_of([*USUAL, *options, f"engine.captured_graphs={captured}"])) for captured in graphs}
     engine = engines[graphs[0]]
-    asked = [Request(tuple(engine.render([{"role": "user", "content": r.turns[0]}])), tuple(engine.end_tokens), plan.sampling) for r in rows]
+    asked = [first_turn(engine, plan, row, round_times=True) for row in rows]
     answers = answers_of(plan, device, asked)
     prompts = [
         {"id": row.id, "prompt_tokens": len(request.prompt_ids), "output_tokens": len(answer), "strategies": {}}

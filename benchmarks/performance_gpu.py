@@ -53,8 +53,8 @@ def trees() -> str:
     """Construction of draft trees and what stands around it."""
     found = {}
     for each in read("kernels", "tree.json")["benchmarks"]:
-        name, batch, nodes = each["group"].replace(" nodes", "").replace("batch ", "").split(", ")
-        found[name, int(batch), int(nodes)] = each["extra_info"]["device_us"]
+        params = each["params"]
+        found[params["name"], params["batch"], params["nodes"]] = each["extra_info"]["device_us"]
     columns = sorted({(batch, nodes) for _, batch, nodes in found})
     lines = ["| µs, batch × nodes | " + " | ".join(f"{batch} × {nodes}" for batch, nodes in columns) + " |", "| --- |" + " ---: |" * len(columns)]
     for name in dict.fromkeys(name for name, *_ in found):
@@ -66,9 +66,9 @@ def attention() -> str:
     """Over a tree: µs and the share of the time in which the same bytes are copied."""
     found = {}
     for each in read("kernels", "attention.json")["benchmarks"]:
-        if " attention, " in each["group"]:
-            model, _, context, rows = each["group"].split(", ")
-            found[model, int(context.split()[0]), int(rows.split()[0])] = each["extra_info"]
+        if each["name"].startswith("test_attention["):
+            params = each["params"]
+            found[params["model"], params["context"], params["rows"]] = each["extra_info"]
     columns = sorted({rows for *_, rows in found})
     lines = ["| attention over a tree of … rows, µs (share of the floor) | " + " | ".join(map(str, columns)) + " |", "| --- |" + " ---: |" * len(columns)]
     for model, context in dict.fromkeys((model, context) for model, context, _ in found):

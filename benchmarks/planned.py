@@ -8,11 +8,18 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, open_dict
 
 from harness.command import CONFIGURATION
+from harness.decoding import request_of
+from harness.records import Request
 from harness.schemas import Plan, read
 
 
 def plan_of(options: Sequence[str]) -> Plan:
     return read(configuration(options))
+
+
+def first_turn(engine, plan: Plan, row, round_times: bool) -> Request:
+    """A suite row's first turn, as ``plan`` samples it."""
+    return request_of(engine, [{"role": "user", "content": row.turns[0]}], plan.sampling, round_times)
 
 
 def configuration(options: Sequence[str]) -> DictConfig:

@@ -25,10 +25,9 @@ LOOPS = 2000
 
 
 def main() -> int:
-    from benchmarks.planned import plan_of
+    from benchmarks.planned import first_turn, plan_of
     from benchmarks.stored import write
     from harness import stats, suites
-    from harness.decoding import request_of
     from harness.metrics import decode_s, mean_round
     from harness.run import build_engine
 
@@ -44,8 +43,7 @@ def main() -> int:
         ratios: dict[str, list[list[float]]] = {}
         timed = []
         for number, row in enumerate(rows):
-            messages = [{"role": "user", "content": row.turns[0]}]
-            requests = {wish: request_of(engine, messages, plan.sampling, wish) for wish in (True, False)}
+            requests = {wish: first_turn(engine, plan, row, round_times=wish) for wish in (True, False)}
             engine.decode(strategy, requests[True])  # warm
             ratios[row.id] = [[]]
             for repetition in range(arguments.repetitions):

@@ -25,16 +25,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import linear_regression
 from typing import Any
 
 import harness  # noqa: F401  before anything starts threads
 import psutil
 import torch
 
-from benchmarks.planned import plan_of
+from benchmarks.planned import first_turn, plan_of
 from benchmarks.stored import where, write
 from harness import nvidia, suites
-from harness.decoding import request_of
 from harness.records import Request
 from harness.run import build_engine
 
@@ -56,7 +56,7 @@ def main() -> int:
     batches, lengths = (TINY_BATCHES, TINY_LENGTHS) if arguments.tiny else (BATCHES, LENGTHS)
     plan = plan_of([*USUAL, f"sampling.max_new_tokens={max(lengths)}", *options])
     engine = build_engine(plan)
-    asked = [request_of(engine, [{"role": "user", "content": row.turns[0]}], plan.sampling, False) for row in suites.load(plan.suite).rows]
+    asked = [first_turn(engine, plan, row, round_times=False) for row in suites.load(plan.suite).rows]
     asked.sort(key=lambda request: -len(request.prompt_ids))
     piece: dict[str, Any] = {
         "environment": where(), "options": [*USUAL, *options], "batches": batches, "lengths": lengths, "prompts": len(asked),
@@ -142,10 +142,8 @@ def figures(samples: Mapping[str, Series]) -> dict[str, dict[str, Any]]:
 
 
 def slope(at: Sequence[float], values: Sequence[float]) -> float:
-    """Of the line of least squares; 0 for fewer than two samples."""
-    middle, level = sum(at) / len(at), sum(values) / len(values)
-    spread = sum((a - middle) ** 2 for a in at)
-    return sum((a - middle) * (value - level) for a, value in zip(at, values, strict=True)) / spread if spread else 0.0
+    """Of the line of least squares; 0 for samples of one moment."""
+    return linear_regression(at, values).slope if len(set(at)) > 1 else 0.0
 
 
 def flat(values: Sequence[float], tolerance: float) -> bool:

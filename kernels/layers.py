@@ -90,8 +90,8 @@ def _fused(x: Tensor, linear: nn.Linear) -> bool:
 
 
 def norms_side_by_side(first: Tensor, second: Tensor, first_norm: nn.RMSNorm, second_norm: nn.RMSNorm) -> Tensor:
-    """``[..., width]`` twice, each normed by its own -> ``[..., 2 * width]``. Nothing learns by it."""
-    if on_gpu(first):
+    """``[..., width]`` twice, each normed by its own -> ``[..., 2 * width]``."""
+    if on_gpu(first) and not torch.is_grad_enabled():
         from kernels.triton_kernels import norms
 
         return norms.norms_side_by_side(first, second, (first_norm.weight, second_norm.weight), (first_norm.eps, second_norm.eps))

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from harness.models.config import ModelConfig
 from harness.models.layer_cache import AttentionCache, ModelCache
-from kernels import Rows, attention, linear_add, norm_linear, norm_swiglu, over_caches, rope_tables, rotate, write_rows
+from kernels import Rows, attention, linear_add, norm_linear, norm_swiglu, over_caches, rope_frequencies, rope_tables, rotate, write_rows
 
 
 def inverse_frequencies(config: ModelConfig) -> Tensor:
     """RoPE frequencies ``[head_dim / 2]`` in fp32, rescaled for long contexts the Llama-3 way if the config says so."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
-    frequencies = 1.0 / config.rope_theta**exponents
+    frequencies = rope_frequencies(config.rope_theta, config.head_dim, torch.device("cpu"))
     scaling = config.rope_scaling
     if scaling is None:
         return frequencies

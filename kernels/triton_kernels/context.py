@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.triton_kernels.launch import dependent_launch, let_next_start, wait_for_last
+from kernels.triton_kernels.rotate import normed, turned
 
 _ROWS = 4  # of one head, a program
 
@@ -60,12 +61,8 @@ def write_context_kernel(
         angles = place.to(tl.float32)[:, None] * frequencies
         cos = tl.cos(angles).to(both_ptr.dtype.element_ty).to(tl.float32)
         sin = tl.sin(angles).to(both_ptr.dtype.element_ty).to(tl.float32)
-        scale = tl.rsqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / (2 * HALF) + eps)[:, None]
-        first = first * scale * first_norm
-        second = second * scale * second_norm
-        turned = first * cos - second * sin
-        second = second * cos + first * sin
-        first = turned
+        first, second = normed(first, second, first_norm, second_norm, eps, HALF)
+        first, second = turned(first, second, cos, sin)
     cache_ptr += layer.to(tl.int64) * stride_layer + which.to(tl.int64) * stride_two + request * stride_batch + head * stride_head
     target = cache_ptr + (place * (2 * HALF))[:, None] + dims[None, :]
     written = read & (place < capacity)[:, None]

@@ -39,6 +39,19 @@ def rotate_into(
 
 
 @triton.jit
+def normed(first, second, first_norm, second_norm, eps, HALF: tl.constexpr):
+    """The RMS norm of heads ``[rows, HALF]`` twice, by the halves of its weight ``[1, HALF]``."""
+    scale = tl.rsqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / (2 * HALF) + eps)[:, None]
+    return first * scale * first_norm, second * scale * second_norm
+
+
+@triton.jit
+def turned(first, second, cos, sin):
+    """Each half of a head against the other."""
+    return first * cos - second * sin, second * cos + first * sin
+
+
+@triton.jit
 def _rotate_kernel(
     qkv_ptr, cos_ptr, sin_ptr, q_norm_ptr, k_norm_ptr, queries_ptr, keys_ptr, values_ptr, lengths_ptr,
     rows, capacity, stride_batch, stride_head, eps,
@@ -67,12 +80,8 @@ def _rotate_kernel(
     place = tl.load(lengths_ptr + request) + row
     if head < HEADS + KV_HEADS:
         if NORM:
-            scale = tl.rsqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / (2 * HALF) + eps)[:, None]
-            first = first * scale * first_norm
-            second = second * scale * second_norm
-        turned = first * cos - second * sin
-        second = second * cos + first * sin
-        first = turned
+            first, second = normed(first, second, first_norm, second_norm, eps, HALF)
+        first, second = turned(first, second, cos, sin)
     if head < HEADS:
         target = queries_ptr + (((request * HEADS + head) * rows + row) * (2 * HALF))[:, None] + dims[None, :]
     else:

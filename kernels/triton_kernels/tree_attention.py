@@ -60,10 +60,9 @@ def launch(
     group, head_dim, device = heads // kv_heads, queries.shape[-1], queries.device
     folded = group * rows
     dims = max(16, triton.next_power_of_2(head_dim))
-    block_m, block_n, warps, stages = _tile(folded, dims, queries.dtype, page)
+    block_m, block_n, warps, stages, beside = _tile(folded, dims, queries.dtype, page)
     tiles = triton.cdiv(folded, block_m)
-    at_once = programs_at_once(device) * (2 if block_m == 16 and dims <= 128 and queries.dtype == torch.bfloat16 else 1)
-    parts = min(_MOST_PARTS, max(1, at_once // (batch * kv_heads * tiles)))
+    parts = min(_MOST_PARTS, max(1, beside * programs_at_once(device) // (batch * kv_heads * tiles)))
     partial = torch.empty(batch * kv_heads * parts * folded * (dims + 1), dtype=torch.float32, device=device) if parts > 1 else None
     dependent = dependent_launch(device)
     starts, counts, table, stride_table, stride_page, stride_position = pages
@@ -79,13 +78,15 @@ def launch(
     )  # fmt: skip
 
 
-def _tile(folded: int, dims: int, dtype: torch.dtype, page: int) -> tuple[int, int, int, int]:
-    """Rows and columns of a program's blocks, warps, stages. Columns divide the 64 of a word of ``bits``. Of 16 rows in bf16 two
-    programs fit on a multiprocessor."""
+def _tile(folded: int, dims: int, dtype: torch.dtype, page: int) -> tuple[int, int, int, int, int]:
+    """Rows and columns of a program's blocks, warps, stages, and programs that surely fit on a multiprocessor beside one another.
+    Columns divide the 64 of a word of ``bits``."""
     if dtype == torch.float32:
-        return (16, 32, 8 if page else 4, 2) if dims <= 64 else (16, 16, 8, 2)  # addresses in pages take registers
+        return (16, 32, 8 if page else 4, 2, 1) if dims <= 64 else (16, 16, 8, 2, 1)  # addresses in pages take registers
     block_m = next((most for most in (16, 32, 64) if folded <= most), 128)
-    return block_m, 64, 8 if block_m == 128 else 4, 3 if 16 < block_m and dims <= 128 else 2
+    if block_m == 16:
+        return block_m, 64, 4, 2, 2 if dims <= 128 else 1
+    return block_m, 64, 8 if block_m == 128 else 4, 3 if dims <= 128 else 2, 1
 
 
 @triton.jit

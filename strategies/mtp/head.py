@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels import apply_rope, attention, rope_frequencies, rope_tables
+from kernels import apply_rope, attention, norms_side_by_side, rope_frequencies, rope_tables
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class MTPHead(nn.Module):
 
     def join(self, embedding: Tensor, hidden: Tensor) -> Tensor:
         """``[batch, rows, hidden]`` twice -> the residual stream."""
-        return self.projection(torch.cat([self.embedding_norm(embedding), self.hidden_norm(hidden)], dim=-1))
+        return self.projection(norms_side_by_side(embedding, hidden, self.embedding_norm, self.hidden_norm))
 
     def enter(self, embedding: Tensor, hidden: Tensor, rope) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """``[batch, rows, hidden]`` twice -> residual stream, queries, keys, values of the rows."""

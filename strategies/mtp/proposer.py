@@ -13,7 +13,6 @@ from kernels import (
     following_tokens,
     likeliest_with_logprob,
     norm_linear,
-    norms_side_by_side,
     on_gpu,
     over_cache,
     rotate_into,
@@ -113,8 +112,7 @@ class MTPProposer(Proposer):
         return over_cache(self._layer, x, rope, self._keys, self._values, visible)
 
     def _enter(self, following: Tensor, hidden: Tensor, entries: Tensor):
-        head, rows, positions = self.head, following.shape[1], entries[:, None]
+        rows, positions = following.shape[1], entries[:, None]
         if rows > 1:
             positions = positions + self._places[:rows]
-        both = norms_side_by_side(self.target.embed(following), hidden, head.embedding_norm, head.hidden_norm)
-        return head.projection(both), head.rope(positions, hidden.dtype)
+        return self.head.join(self.target.embed(following), hidden), self.head.rope(positions, hidden.dtype)

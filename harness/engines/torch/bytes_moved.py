@@ -9,7 +9,7 @@ import torch
 from harness.models.config import ModelConfig
 from harness.models.dense import DenseModel
 
-COPIED_BYTES = {"cpu": 1 << 27, "cuda": 1 << 31}  # a GPU takes a while to move memory at its full rate
+COPIED_BYTES, COPIED_ON_GPU = 1 << 27, 1 << 31  # a GPU takes a while to move memory at its full rate
 COPIES = 5
 
 
@@ -26,9 +26,9 @@ def cache_bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
 
 def copy_bytes_per_s(device: torch.device) -> float:
     """Bytes read and written / time of the fastest of a few copies too large for any cache [byte/s]."""
-    copied = COPIED_BYTES[device.type]
+    copied = COPIED_BYTES
     if device.type == "cuda":
-        copied = min(copied, torch.cuda.mem_get_info(device)[0] // 16)
+        copied = min(COPIED_ON_GPU, torch.cuda.mem_get_info(device)[0] // 16)
     source = torch.zeros(copied // 8, dtype=torch.int64, device=device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / min(_copy_s(source, target) for _ in range(COPIES))

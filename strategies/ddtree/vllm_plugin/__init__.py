@@ -1,7 +1,7 @@
 """DDTree inside vLLM, without a fork: vLLM's own DFlash drafts, this plugin makes trees of its blocks and verifies them.
 
 It does nothing unless a configuration selects it: ``worker_cls`` names ``strategies.ddtree.vllm_plugin.worker.DDTreeWorker``
-and ``additional_config`` holds ``{"ddtree": {"budget": N}}``. How it works is drawn in docs/vllm.md.
+and ``additional_config`` holds ``{"ddtree": {"budget": N}}``, perhaps with ``"full_graphs": true`` beside N. How it works is drawn in docs/vllm.md.
 """
 
 from __future__ import annotations
@@ -9,6 +9,11 @@ from __future__ import annotations
 import logging
 
 WORKER = "strategies.ddtree.vllm_plugin.worker.DDTreeWorker"
+
+
+def full_graphs(vllm_config) -> bool:
+    """Whether passes over whole trees are to be captured with attention in them."""
+    return vllm_config.additional_config["ddtree"].get("full_graphs", False)
 
 
 def register() -> None:

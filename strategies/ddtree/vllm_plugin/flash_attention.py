@@ -6,6 +6,7 @@ from vllm.v1.attention.backend import AttentionCGSupport
 from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend, FlashAttentionImpl, FlashAttentionMetadataBuilder
 
 from kernels import PagedCaches, paged_attention
+from strategies.ddtree.vllm_plugin import full_graphs
 from strategies.ddtree.vllm_plugin.attention import StepAttention, TreeAttention
 from strategies.ddtree.vllm_plugin.versions import flash_cache
 
@@ -27,8 +28,7 @@ class TreeFlashBuilder(FlashAttentionMetadataBuilder):
 
     @classmethod
     def get_cudagraph_support(cls, vllm_config, kv_cache_spec) -> AttentionCGSupport:
-        asked = vllm_config.additional_config["ddtree"].get("full_graphs", False)
-        return AttentionCGSupport.UNIFORM_BATCH if asked else AttentionCGSupport.NEVER
+        return AttentionCGSupport.UNIFORM_BATCH if full_graphs(vllm_config) else AttentionCGSupport.NEVER
 
 
 class TreeFlashBackend(FlashAttentionBackend):

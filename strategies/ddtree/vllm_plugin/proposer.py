@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from vllm.v1.spec_decode.dflash import DFlashProposer
 
+from strategies.ddtree.vllm_plugin import full_graphs
 from strategies.ddtree.vllm_plugin.versions import speculative_copy
 
 
@@ -15,7 +16,7 @@ class SlotProposer(DFlashProposer):
 
     def __init__(self, vllm_config, device: torch.device, runner, slots: int) -> None:
         super().__init__(speculative_copy(vllm_config, slots), device, runner)
-        if vllm_config.additional_config["ddtree"].get("full_graphs", False):
+        if full_graphs(vllm_config):
             # Captured sizes are then multiples of a tree's rows, to which vLLM pads the rows of blocks: 0.20 has room for these alone.
             spare = vllm_config.speculative_config.num_speculative_tokens
             self.positions, self._slot_mapping_buffer = (F.pad(rows, (0, spare)) for rows in (self.positions, self._slot_mapping_buffer))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.errors import UserError
+from strategies.ddtree.vllm_plugin import full_graphs
 
 
 def refuse(vllm_config) -> None:
@@ -18,7 +19,7 @@ def refuse(vllm_config) -> None:
             f'additional_config {{"ddtree": {{"budget": {budget}}}}}: the node budget is a whole number from 1 to '
             f"speculative_config.num_speculative_tokens, {speculative.num_speculative_tokens}"
         )
-    full = vllm_config.additional_config["ddtree"].get("full_graphs", False)
+    full = full_graphs(vllm_config)
     if full not in (True, False) or (full and budget < speculative.num_speculative_tokens):
         raise UserError(
             f'additional_config {{"ddtree": {{"full_graphs": {full}}}}}: true or false, and true only with a node budget of '

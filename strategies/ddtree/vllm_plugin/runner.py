@@ -17,6 +17,7 @@ import torch
 from vllm.v1.outputs import SamplerOutput
 
 from kernels import accepted_path, best_first_tree, emitted
+from strategies.ddtree.vllm_plugin import full_graphs
 from strategies.ddtree.vllm_plugin.attention import Caches, FixedRows, StepAttention
 from strategies.ddtree.vllm_plugin.choosing import StepChoices, Uniforms, sampler
 from strategies.ddtree.vllm_plugin.plan import Planned, Step
@@ -46,8 +47,7 @@ class TreeRunner:
         self._every = torch.arange(0, device=self.device)
         self._step: Step | None = None
         # vLLM captures whole passes of as many rows a request as there are speculative tokens and one.
-        full = config.additional_config["ddtree"].get("full_graphs", False)
-        self._fixed = FixedRows(self.max_num_reqs, self.num_spec_tokens + 1, self.device) if full else None
+        self._fixed = FixedRows(self.max_num_reqs, self.num_spec_tokens + 1, self.device) if full_graphs(config) else None
         self._caches: Caches | None = None
         self._drafted = False
         # Of each request tokens, parents and depths ``[3, rows]`` of its next tree, on the device; its root is row 0.
