@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -38,30 +38,30 @@ class LayerWeights:
 
 
 def over_caches(
-    layers: Sequence[LayerWeights], x: Tensor, rope: tuple[Tensor, Tensor], caches: Iterable[tuple[Tensor, Tensor]], rows: Iterable[Rows]
+    layers: Sequence[LayerWeights], x: Tensor, rope: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, rows: Sequence[Rows]
 ) -> Iterator[Tensor]:
-    """What each of ``layers`` makes of ``x`` ``[batch, rows, hidden]``, one after another, behind what its cache holds: pairs of
-    keys and values ``[batch, kv_heads, capacity, head_dim]``.
+    """What each of ``layers`` makes of ``x`` ``[batch, rows, hidden]``, one after another, each behind what its part of ``keys`` and
+    ``values`` ``[layers, batch, kv_heads, capacity, head_dim]`` holds, with its own of ``rows``.
 
     A layer is a ``LayerWeights`` or anything with its attributes. The rows' own keys and values are written behind
     ``rows.lengths``.
     """
+    if (outputs := native.decoder_layers(layers, x, rope, keys, values, rows)) is not None:
+        yield from outputs
+        return
     norms = [*(layer.attention_norm for layer in layers[1:]), None]
     scaled = None
-    for layer, (keys, values), seen, following in zip(layers, caches, rows, norms, strict=True):
-        if (out := native.decoder_layer(layer, x, rope, keys, values, seen)) is not None:
-            x = out
-        else:
-            qkv = norm_linear(x, layer.attention_norm, layer.qkv, scaled)
-            queries = rotate_into(qkv, rope, layer.heads, layer.q_norm, layer.k_norm, keys, values, seen.lengths)
-            x, scaled = linear_add(attention(queries, keys, values, seen), layer.out, x, layer.mlp_norm)
-            x, scaled = linear_add(norm_swiglu(x, layer.mlp_norm, layer.gate_up, scaled), layer.down, x, following)
+    for layer, own_keys, own_values, seen, following in zip(layers, keys, values, rows, norms, strict=True):
+        qkv = norm_linear(x, layer.attention_norm, layer.qkv, scaled)
+        queries = rotate_into(qkv, rope, layer.heads, layer.q_norm, layer.k_norm, own_keys, own_values, seen.lengths)
+        x, scaled = linear_add(attention(queries, own_keys, own_values, seen), layer.out, x, layer.mlp_norm)
+        x, scaled = linear_add(norm_swiglu(x, layer.mlp_norm, layer.gate_up, scaled), layer.down, x, following)
         yield x
 
 
 def over_cache(layer: LayerWeights, x: Tensor, rope: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, rows: Rows) -> Tensor:
     """``over_caches`` for one layer."""
-    return next(over_caches([layer], x, rope, [(keys, values)], [rows]))
+    return next(over_caches([layer], x, rope, keys[None], values[None], [rows]))
 
 
 def stacked(*linears: nn.Linear) -> nn.Linear:

@@ -11,7 +11,7 @@ from harness.cache_folder import cache_folder
 from harness.engines.torch import TorchEngine
 from harness.errors import UserError
 from harness.records import Request, Sampling
-from kernels import LayerWeights, Rows, causal_mask, over_cache, packed, row_mask
+from kernels import LayerWeights, Rows, causal_mask, over_cache, over_caches, packed, row_mask
 from kernels.native import layers as native
 from kernels.native import library as compiling
 from kernels.packed import packs
@@ -128,22 +128,64 @@ def test_a_gate_far_from_zero_is_shut_or_open(gain):
     torch.testing.assert_close(ours.float(), theirs.float(), rtol=2**-5, atol=2**-5 * float(theirs.float().std()))
 
 
+def random_tree(rows: int) -> torch.Tensor:
+    torch.manual_seed(4)
+    return torch.tensor([[-1, *(int(torch.randint(max(0, row - 9), row, ())) for row in range(1, rows))]])
+
+
+@pytest.mark.parametrize(
+    "heads, kv_heads, dim, lengths, tree",
+    [
+        (9, 3, 64, (0, 1, 15, 16, 31, 100), TREE),
+        (4, 4, 32, (60,), random_tree(64)),  # one piece of work holds 32 rows
+        (16, 2, 128, (25, 32), random_tree(20)),
+        (20, 1, 32, (7,), random_tree(9)),  # and here one row
+    ],
+)
 @torch.inference_mode()
-def test_a_row_of_a_tree_is_the_row_decoded_alone_bit_for_bit():
-    layer = random_layer()
-    for length in (0, 1, 15, 16, 31, 100):
-        x, rope, keys, values, lengths = state(layer, [length], 3, 64, 11)
+def test_a_row_of_a_tree_is_the_row_decoded_alone_bit_for_bit(heads, kv_heads, dim, lengths, tree):
+    layer = random_layer(heads, kv_heads, dim)
+    rows = tree.shape[1]
+    for length in lengths:
+        x, rope, keys, values, committed = state(layer, [length], kv_heads, dim, rows)
         whole = keys.clone(), values.clone()
-        tree = over_cache(layer, x, rope, *whole, Rows(lengths, row_mask(TREE)))
-        for row in range(11):
+        verified = over_cache(layer, x, rope, *whole, Rows(committed, row_mask(tree)))
+        for row in range(rows):
             path = [row]
-            while TREE[0, path[0]] >= 0:
-                path.insert(0, int(TREE[0, path[0]]))
+            while tree[0, path[0]] >= 0:
+                path.insert(0, int(tree[0, path[0]]))
             alone = keys.clone(), values.clone()
             for at, of in enumerate(path):
                 tables = tuple(table[:, :, of : of + 1] for table in rope)
-                out = over_cache(layer, x[:, of : of + 1], tables, *alone, Rows(lengths + at))
-            assert torch.equal(out[0, 0], tree[0, row]), (length, row)
+                out = over_cache(layer, x[:, of : of + 1], tables, *alone, Rows(committed + at))
+            assert torch.equal(out[0, 0], verified[0, row]), (length, row)
+
+
+@torch.inference_mode()
+def test_rows_are_deaf_to_what_they_do_not_see():
+    layer = random_layer()
+    x, rope, keys, values, lengths = state(layer, [40], 3, 64, 11)
+    seen = Rows(lengths, row_mask(TREE))
+    expected = over_cache(layer, x, rope, keys.clone(), values.clone(), seen)
+    x[0, 8] = torch.nan  # a leaf under the root
+    keys[:, :, 51:], values[:, :, 51:] = torch.nan, torch.nan
+    found = over_cache(layer, x, rope, keys, values, seen)
+    others = [row for row in range(11) if row != 8]
+    assert found[0, 8].isnan().all() and torch.equal(found[0, others], expected[0, others])
+
+
+@torch.inference_mode()
+def test_layers_after_one_another_are_one_call():
+    layers = [random_layer(gain=gain) for gain in (1.0, 0.5, 2.0)]
+    x, rope, keys, values, lengths = state(layers[0], [12, 3], 3, 64, 5)
+    keys, values = (each.expand(3, *each.shape).clone() for each in (keys, values))
+    rows = Rows(lengths, causal_mask(2, 5, "cpu"))
+    apart, one_by_one = (keys.clone(), values.clone()), []
+    for layer, own_keys, own_values in zip(layers, *apart, strict=True):
+        one_by_one.append(over_cache(layer, one_by_one[-1] if one_by_one else x, rope, own_keys, own_values, rows))
+    together = list(over_caches(layers, x, rope, keys, values, [rows] * 3))
+    for ours, theirs in zip((*together, keys, values), (*one_by_one, *apart), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 @torch.inference_mode()
@@ -151,11 +193,12 @@ def test_what_the_kernels_do_not_take_goes_the_other_road():
     layer = random_layer()
     x, rope, keys, values, lengths = state(layer, [20], 3, 64, 4)
     seen = Rows(lengths, causal_mask(1, 4, "cpu"), window=3)
-    assert native.decoder_layer(layer, x, rope, keys, values, seen) is None
+    assert native.decoder_layers([layer], x, rope, keys[None], values[None], [seen]) is None
     assert over_cache(layer, x, rope, keys, values, seen).shape == x.shape
     assert type(packed(nn.Linear(32, 24, bias=False).bfloat16().requires_grad_(False))) is not native.NativeLinear
     odd = random_layer(heads=2, kv_heads=1, dim=48)
-    assert native.decoder_layer(odd, *state(odd, [20], 1, 48, 4)[:4], Rows(lengths)) is None
+    x, rope, keys, values, lengths = state(odd, [20], 1, 48, 4)
+    assert native.decoder_layers([odd], x, rope, keys[None], values[None], [Rows(lengths)]) is None
 
 
 MODEL = {"name": "smollm2-135m", "path": None, "source": "harness.models.smollm2.fetch", "dtype": "bfloat16"}
@@ -164,7 +207,7 @@ MODEL = {"name": "smollm2-135m", "path": None, "source": "harness.models.smollm2
 def test_smollm2_in_bf16_says_the_same_in_every_strategy(kernels):
     names = ("baseline", "mtp", "dflash", "ddtree")
     engine = TorchEngine(MODEL, {name: configuration(name) for name in names}, device="cpu")
-    assert (engine.settings()["cpu_kernels"], engine.settings()["attention"]) == (kernels, "kernels.native.decoder_layer")
+    assert (engine.settings()["cpu_kernels"], engine.settings()["attention"]) == (kernels, "kernels.native.decoder_layers")
     for question in ("What is the capital of France, and why?", "Write a function that adds two numbers."):
         prompt = tuple(engine.render([{"role": "user", "content": question}]))
         request = Request(prompt, engine.end_tokens, Sampling(max_new_tokens=40))

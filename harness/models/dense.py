@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from itertools import repeat
 
 import torch
 from torch import Tensor, nn
@@ -100,8 +99,7 @@ class DenseModel(nn.Module):
     def _passed(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: ModelCache | None, visible: Rows | None) -> Iterator[Tensor]:
         """The output of each layer."""
         if visible is not None:
-            caches = ((layer.keys, layer.values) for layer in cache.layers)
-            yield from over_caches(self.layers, x, rope, caches, repeat(visible, len(self.layers)))
+            yield from over_caches(self.layers, x, rope, cache.keys, cache.values, [visible] * len(self.layers))
             return
         for i, layer in enumerate(self.layers):
             x = layer(x, rope, None if cache is None else cache.layers[i], None if cache is None else cache.lengths)

@@ -51,6 +51,7 @@ class ModelCache:
 
     def __init__(self, attention: Tensor, recurrent: Sequence[RecurrentCache] = ()) -> None:
         self.attention, self.recurrent = attention, recurrent
+        self.keys, self.values = attention.unbind(1)
         self.layers = [AttentionCache(*layer) for layer in attention]
         self.lengths = torch.zeros(attention.shape[2], dtype=torch.int64, device=attention.device)
 

@@ -1,30 +1,50 @@
-// Attention of a request's new rows over its cache, for the query heads that share one key-value head.
+// Attention of a request's new rows over its cache, for the query heads that share one key-value head, as products of tiles.
 //
-// A row's scores lie in the order of its sequence: the committed positions, then its ancestors. Sums go over that order, so a row of a
-// tree gives to the last bit what the same row gives when its ancestors are committed.
+// A row's weights lie in the order of its sequence: the committed positions, then its ancestors. Its values are summed in this order,
+// 32 positions a step, so a row of a tree gives to the last bit what the same row gives when its ancestors are committed.
 #pragma once
+#include "products.h"
 #include "vectors.h"
 
-enum { QUERIES = 4 };  // that read a key or a value together
+enum { LANES = 2 * TILE, WIDEST = 256 };  // queries whose attention is one piece of work, and numbers of a head, at most
 
-// Scores of queries [count][dim] with positions [begin, begin + 16) of keys; those behind end are garbage.
-static void score_block(const float *queries, int count, int dim, const bf16 *keys, long begin, long end, float *scores, long stride) {
-  float turned[256 * WIDTH] __attribute__((aligned(64)));
-  for (int i = 0; i < WIDTH; i++) {
-    const bf16 *key = keys + (begin + i < end ? begin + i : end - 1) * dim;
-    for (int d = 0; d < dim; d++) turned[d * WIDTH + i] = one(key[d]);
+static const bf16 nothing[WIDEST];
+
+static inline long up_to(long count, long multiple) { return (count + multiple - 1) / multiple * multiple; }
+
+// Keys [dim] of 32 positions become two blocks of a matrix [positions, dim] in tiles.
+static void turn_keys(const bf16 *const *keys, int dim, bf16 *out) {
+  for (int first = 0; first < STEP; first += TILE)
+    for (int d = 0; d < dim; d += STEP) {
+      words pairs[TILE];
+      for (int i = 0; i < TILE; i++) pairs[i] = *(const words *)(keys[first + i] + d);
+      transpose(pairs);
+      for (int i = 0; i < TILE; i++) *(words *)(out + first * dim + d * TILE + i * STEP) = pairs[i];
+    }
+}
+
+// Values [dim] of 32 positions become a step of each block of a matrix [dim, positions] in tiles.
+static void turn_values(const bf16 *const *values, int dim, bf16 *out, long block) {
+  for (int i = 0; i < STEP; i += 2)
+    for (int d = 0; d < dim; d += TILE) *(words *)(out + d / TILE * block + i * TILE) = interleave(values[i] + d, values[i + 1] + d);
+}
+
+// Both of positions [begin, begin + 32) of a cache's [positions][dim]; zeros behind end. positions: of all blocks, a multiple of 32.
+static void turn(
+    const bf16 *keys, const bf16 *values, long begin, long end, int dim, long positions, bf16 *turned_keys, bf16 *turned_values
+) {
+  const bf16 *own_keys[STEP], *own_values[STEP];
+  for (int i = 0; i < STEP; i++) {
+    own_keys[i] = begin + i < end ? keys + (begin + i) * dim : nothing;
+    own_values[i] = begin + i < end ? values + (begin + i) * dim : nothing;
   }
-  for (int q = 0; q < count; q += QUERIES) {
-    floats sums[QUERIES] = {0};
-    for (int d = 0; d < dim; d++)
-      for (int i = 0; i < QUERIES; i++) sums[i] += queries[(q + i) * dim + d] * load(turned + d * WIDTH);
-    for (int i = 0; i < QUERIES; i++) store(scores + (q + i) * stride, sums[i]);
-  }
+  turn_keys(own_keys, dim, turned_keys + begin * dim);
+  turn_values(own_values, dim, turned_values + begin * TILE, positions * TILE);
 }
 
 // Scores become weights that sum to 1, and zeros behind them up to a multiple of 16.
 static void softmax(float *scores, long count) {
-  long whole = (count + WIDTH - 1) / WIDTH * WIDTH;
+  long whole = up_to(count, WIDTH);
   for (long i = count; i < whole; i++) scores[i] = -__builtin_inff();
   floats most = load(scores), total = {0};
   for (long i = WIDTH; i < whole; i += WIDTH) most = larger(load(scores + i), most);
@@ -39,70 +59,77 @@ static void softmax(float *scores, long count) {
   for (long i = 0; i < whole; i += WIDTH) store(scores + i, load(scores + i) * scale);
 }
 
-// out[QUERIES][dim] += weights[q][i] * values[i], i from begin to end, in this order.
-static void add_values(const float *weights, long stride, const bf16 *values, long begin, long end, int dim, float *out) {
-  for (int d = 0; d < dim; d += 4 * WIDTH) {
-    int parts = dim - d < 4 * WIDTH ? (dim - d) / WIDTH : 4;
-    floats sums[QUERIES][4];
-    for (int q = 0; q < QUERIES; q++)
-      for (int p = 0; p < 4; p++) sums[q][p] = p < parts ? load(out + q * dim + d + p * WIDTH) : all(0);
-    if (parts == 4) {
-      for (long i = begin; i < end; i++) {
-        const bf16 *value = values + i * dim + d;
-        floats wide[4] = {widen(value), widen(value + WIDTH), widen(value + 2 * WIDTH), widen(value + 3 * WIDTH)};
-        for (int q = 0; q < QUERIES; q++)
-          for (int p = 0; p < 4; p++) sums[q][p] += weights[q * stride + i] * wide[p];
-      }
-    } else {
-      for (long i = begin; i < end; i++)
-        for (int q = 0; q < QUERIES; q++)
-          for (int p = 0; p < parts; p++) sums[q][p] += weights[q * stride + i] * widen(values + i * dim + d + p * WIDTH);
+// Values of what a row sees from position base on are added, a step at a time, to the sums of its group of queries: weights and sums
+// are the first's, the next one's lie a stride or 16 floats further. seen: which of the new rows, those left out that all see.
+static void add_own(
+    const float *weights, long stride, int group, int whole, const bf16 *values, int dim, long base, long shared, long length, long end,
+    const uint8_t *seen, float *sums
+) {
+  bf16 narrowed[LANES * STEP] __attribute__((aligned(64))) = {0}, turned[WIDEST * STEP] __attribute__((aligned(64)));
+  float c[2 * LANES * TILE] __attribute__((aligned(64))) = {0};
+  const bf16 *own[STEP];
+  int count = 0, padded = up_to(group, ALIKE);
+  for (long p = base, step = base; p < end || count; p++) {
+    if (p >= end) own[count++] = nothing;
+    else if (p < shared || seen[p - length]) own[count++] = values + p * dim;
+    if (count < STEP) continue;
+    turn_values(own, dim, turned, STEP * TILE);
+    for (int g = 0; g < group; g++)
+      for (int i = 0; i < STEP; i += WIDTH) narrow(narrowed + g * STEP + i, load(weights + g * stride + step + i));
+    for (int d = 0; d < dim; d += STEP) {  // apart from other rows' sums: a number that is none would reach them
+      float *first = sums + d * whole, *second = first + whole * TILE;
+      memcpy(c, first, 4 * group * TILE);
+      memcpy(c + padded * TILE, second, 4 * group * TILE);
+      product(narrowed, padded, STEP, turned + d * STEP, turned + (d + TILE) * STEP, 1, c);
+      memcpy(first, c, 4 * group * TILE);
+      memcpy(second, c + padded * TILE, 4 * group * TILE);
     }
-    for (int q = 0; q < QUERIES; q++)
-      for (int p = 0; p < parts; p++) store(out + q * dim + d + p * WIDTH, sums[q][p]);
+    step += STEP, count = 0;
   }
 }
 
-// Rows [from, to) of a request's new rows behind length committed positions; queries [row][group][dim] lie scaled, in fp32.
-// mask [rows][rows] says which rows see which; none: every row sees every row. A row's group * dim outputs lie at out + out_stride * row.
-// scores: room for (queries rounded up to 4) * (stride + rows rounded up to 16), stride for every position and 16 more.
+// Rows [from, to) of a request's new rows behind length committed positions; queries [row][group][dim] lie scaled. mask [rows][rows]
+// says which rows see which; none: every row sees every row. A row's group * dim outputs lie at out + out_stride * row.
+// scores and weights: room for a stride a query, stride for every position and 32 more.
 static void attend(
-    const float *queries, int from, int to, int rows, int group, int dim, const bf16 *keys, const bf16 *values, long length,
-    const uint8_t *mask, bf16 *out, long out_stride, float *scores, long stride
+    const bf16 *queries, int from, int to, int rows, int group, int dim, const bf16 *turned_keys, const bf16 *turned_values, long positions,
+    const bf16 *values, long length, const uint8_t *mask, bf16 *out, long out_stride, float *scores, bf16 *weights, long stride
 ) {
-  int count = (to - from) * group, whole = (count + QUERIES - 1) / QUERIES * QUERIES;
-  float *fresh = scores + whole * stride;  // scores of the new rows, whoever sees them
-  const float *own = queries + (long)from * group * dim;
+  int count = (to - from) * group, whole = up_to(count, ALIKE);
+  float sums[LANES * WIDEST] __attribute__((aligned(64)));
   long end = length + rows;
-  for (long begin = 0; begin < length; begin += WIDTH) score_block(own, count, dim, keys, begin, length, scores + begin, stride);
-  long fresh_stride = (rows + WIDTH - 1) / WIDTH * WIDTH;
-  for (int begin = 0; begin < rows; begin += WIDTH) score_block(own, count, dim, keys, length + begin, end, fresh + begin, fresh_stride);
-  for (int row = from; row < to; row++) {
-    const uint8_t *seen = mask ? mask + (long)row * rows : 0;
-    for (int g = 0; g < group; g++) {
-      int q = (row - from) * group + g;
-      float *mine = scores + q * stride;
-      long filled = length;
-      for (int i = 0; i < rows; i++)
-        if (!seen || seen[i]) mine[filled++] = fresh[q * fresh_stride + i];
-      softmax(mine, filled);
+  for (long p = 0; p < end; p += STEP) {
+    product(queries + (long)from * group * dim, whole, dim, turned_keys + p * dim, turned_keys + (p + TILE) * dim, 0, sums);
+    for (int q = 0; q < count; q++) {
+      store(scores + q * stride + p, load(sums + q * TILE));
+      store(scores + q * stride + p + TILE, load(sums + (whole + q) * TILE));
     }
   }
-  for (int q = 0; q < whole; q += QUERIES) {
-    float sums[QUERIES * 256] __attribute__((aligned(64))) = {0};
-    add_values(scores + q * stride, stride, values, 0, length, dim, sums);
-    for (int i = 0; i < QUERIES && q + i < count; i++) {
-      int row = from + (q + i) / group;
-      const float *weights = scores + (q + i) * stride;
-      long filled = length;
-      for (int j = 0; j < rows; j++) {
-        if (mask && !mask[(long)row * rows + j]) continue;
-        float weight = weights[filled++];
-        for (int d = 0; d < dim; d += WIDTH)
-          store(sums + i * dim + d, load(sums + i * dim + d) + weight * widen(values + (length + j) * dim + d));
-      }
-      for (int d = 0; d < dim; d += WIDTH)
-        narrow(out + (row - from) * out_stride + ((q + i) % group) * dim + d, load(sums + i * dim + d));
-    }
+  int common = mask ? 0 : rows;  // new rows that all of these see, from the first on
+  for (int row = from; common < rows; row = row + 1 < to ? row + 1 : (common++, from))
+    if (!mask[(long)row * rows + common]) break;
+  long shared = length + common, base = common < rows ? shared / STEP * STEP : up_to(shared, STEP);
+  for (int q = 0; q < count; q++) {
+    float *mine = scores + q * stride;
+    long filled = shared;
+    for (int j = common; j < rows; j++)
+      if (mask[(long)(from + q / group) * rows + j]) mine[filled++] = mine[length + j];
+    softmax(mine, filled);
+    for (long i = up_to(filled, WIDTH); i < base || i % STEP; i += WIDTH) store(mine + i, all(0));
+    for (long i = 0; i < base; i += WIDTH) narrow(weights + q * base + i, load(mine + i));
   }
+  for (int d = 0; d < dim; d += STEP) {
+    const bf16 *first = turned_values + d * positions, *second = first + positions * TILE;
+    product(weights, whole, base, first, second, 0, sums + d * whole);
+  }
+  for (int row = from; row < to && common < rows; row++) {
+    int lane = (row - from) * group;
+    const uint8_t *seen = mask + (long)row * rows;
+    add_own(scores + lane * stride, stride, group, whole, values, dim, base, shared, length, end, seen, sums + lane * TILE);
+  }
+  for (int q = 0; q < count; q++)
+    for (int d = 0; d < dim; d += WIDTH) {
+      const float *sum = sums + d / STEP * STEP * whole + (d % STEP / TILE * whole + q) * TILE;
+      narrow(out + q / group * out_stride + q % group * dim + d, load(sum));
+    }
 }

@@ -6,11 +6,11 @@
 #include "products.h"
 #include "vectors.h"
 
-static long padded(long rows) { return (rows + TILE - 1) / TILE * TILE; }
+static long padded(long rows) { return up_to(rows, ALIKE); }
 
 // Room that stays from call to call.
 static void *room(int which, long bytes) {
-  static struct { void *at; long bytes; } rooms[8];
+  static struct { void *at; long bytes; } rooms[10];
   if (rooms[which].bytes < bytes) {
     free(rooms[which].at);
     rooms[which].at = aligned_alloc(64, (bytes + 4095) / 4096 * 4096);
@@ -32,7 +32,7 @@ static float root_mean_square(const bf16 *x, int width, float eps) {
   return 1.f / sqrtf(sum(squares) / width + eps);
 }
 
-// Rows from x, normed with a weight where there is one, into out: zeros in the rows up to a multiple of 16.
+// Rows from x, normed with a weight where there is one, into out: zeros in the rows up to a multiple of ALIKE.
 static void enter(const bf16 *x, const bf16 *weight, long rows, int width, float eps, bf16 *out) {
   long from, to;
   part(padded(rows), &from, &to);
@@ -53,7 +53,7 @@ static void multiply(const bf16 *x, long rows, int inputs, int outputs, const bf
   part((blocks + 1) / 2, &from, &to);
   for (long pair = from; pair < to; pair++) {
     long first = 2 * pair, count = first + 1 < blocks ? 2 : 1;
-    product(x, whole, inputs, w + first * TILE * inputs, w + (first + count - 1) * TILE * inputs, c);
+    product(x, whole, inputs, w + first * TILE * inputs, w + (first + count - 1) * TILE * inputs, 0, c);
     for (long row = 0; row < rows; row++)
       for (int i = 0; i < count; i++) {
         long at = row * outputs + (first + i) * TILE;
@@ -68,7 +68,7 @@ static void gated(const bf16 *x, long rows, int inputs, int inner, const bf16 *w
   long from, to, whole = padded(rows);
   part(inner / TILE, &from, &to);
   for (long block = from; block < to; block++) {
-    product(x, whole, inputs, w + block * TILE * inputs, w + (inner / TILE + block) * TILE * inputs, c);
+    product(x, whole, inputs, w + block * TILE * inputs, w + (inner / TILE + block) * TILE * inputs, 0, c);
     for (long row = 0; row < whole; row++) {
       floats gate = load(c + row * TILE), up = load(c + (whole + row) * TILE);
       narrow(out + row * inner + block * TILE, gate / (1.f + exponential(-gate)) * up);
@@ -99,33 +99,33 @@ struct layer {
 };
 
 // A head, normed where there is a weight, rotated, and scaled.
-static void rotated(const bf16 *x, const bf16 *norm, float eps, int dim, const bf16 *cos, const bf16 *sin, float scale, float *out) {
+static void rotated(const bf16 *x, const bf16 *norm, float eps, int dim, const bf16 *cos, const bf16 *sin, float scale, bf16 *out) {
   float own = norm ? root_mean_square(x, dim, eps) : 1.f;
   int half = dim / 2;
   for (int i = 0; i < half; i += WIDTH) {
     floats first = widen(x + i) * own, second = widen(x + half + i) * own;
     if (norm) first *= widen(norm + i), second *= widen(norm + half + i);
-    store(out + i, (first * widen(cos + i) - second * widen(sin + i)) * scale);
-    store(out + half + i, (second * widen(cos + half + i) + first * widen(sin + half + i)) * scale);
+    narrow(out + i, (first * widen(cos + i) - second * widen(sin + i)) * scale);
+    narrow(out + half + i, (second * widen(cos + half + i) + first * widen(sin + half + i)) * scale);
   }
 }
 
 // y = the layer of x [batch][rows][hidden]; keys and values go into the caches [batch][kv_heads][capacity][dim] behind lengths.
-void decoder_layer(
+static void decoder_layer(
     const struct layer *l, const bf16 *x, bf16 *y, int64_t batch, int64_t rows, const bf16 *cos, const bf16 *sin, bf16 *keys, bf16 *values,
     int64_t request_stride, int64_t head_stride, const int64_t *lengths, const uint8_t *mask, int threads
 ) {
-  enum { TASK = 8 };  // rows whose attention is one piece of work
   long all_rows = batch * rows, whole = padded(all_rows), longest = 0;
   int group = l->heads / l->kv_heads, dim = l->dim, width = (l->heads + 2 * l->kv_heads) * dim;
   for (long b = 0; b < batch; b++) longest = lengths[b] > longest ? lengths[b] : longest;
-  long stride = padded(longest + rows) + TILE, task_queries = TASK * group + QUERIES;
+  long positions = up_to(longest + rows, STEP), stride = positions + STEP, task = LANES / group;  // rows
   int widest = l->inner > l->heads * dim ? l->inner : l->heads * dim;
   widest = widest > l->hidden ? widest : l->hidden;
   bf16 *entered = room(0, 2 * whole * widest), *qkv = room(2, 2 * whole * width), *middle = room(3, 2 * whole * l->hidden);
   bf16 *attended = room(4, 2 * whole * l->heads * dim), *activated = room(5, 2 * whole * l->inner);
-  float *c = room(1, 4L * threads * 2 * whole * TILE), *queries = room(6, 4L * (all_rows * l->heads + QUERIES) * dim);
-  float *scores = room(7, 4L * threads * task_queries * (stride + padded(rows)));
+  float *c = room(1, 4L * threads * 2 * whole * TILE), *scores = room(7, 4L * threads * LANES * stride);
+  bf16 *queries = room(6, 2 * (all_rows * l->heads + LANES) * dim), *weights = room(8, 2L * threads * LANES * stride);
+  bf16 *turned = room(9, 4 * batch * l->kv_heads * positions * dim);  // keys, then values, of each request's heads
 #pragma omp parallel num_threads(threads)
   {
     int thread = omp_get_thread_num();
@@ -141,29 +141,36 @@ void decoder_layer(
       long b = at / rows, row = at % rows;
       const bf16 *in = qkv + at * width;
       for (int h = 0; h < l->heads; h++) {  // [request][kv head][row][group]
-        float *out = queries + (((b * l->kv_heads + h / group) * rows + row) * group + h % group) * dim;
+        bf16 *out = queries + (((b * l->kv_heads + h / group) * rows + row) * group + h % group) * dim;
         rotated(in + h * dim, l->q_norm, l->head_eps, dim, cos + at * dim, sin + at * dim, 1.f / sqrtf(dim), out);
       }
       for (int h = 0; h < l->kv_heads; h++) {
         long place = b * request_stride + h * head_stride + (lengths[b] + row) * dim;
-        float turned[256];
-        rotated(in + (l->heads + h) * dim, l->k_norm, l->head_eps, dim, cos + at * dim, sin + at * dim, 1.f, turned);
-        for (int i = 0; i < dim; i += WIDTH) narrow(keys + place + i, load(turned + i));
+        rotated(in + (l->heads + h) * dim, l->k_norm, l->head_eps, dim, cos + at * dim, sin + at * dim, 1.f, keys + place);
         memcpy(values + place, in + (l->heads + l->kv_heads + h) * dim, 2L * dim);
       }
     }
     if (!thread) memset(attended + all_rows * l->heads * dim, 0, 2 * (whole - all_rows) * l->heads * dim);
 #pragma omp barrier
-    long tasks = (rows + TASK - 1) / TASK;
+#pragma omp for schedule(static) collapse(3)
+    for (long b = 0; b < batch; b++)
+      for (int h = 0; h < l->kv_heads; h++)
+        for (long begin = 0; begin < positions; begin += STEP) {
+          long place = b * request_stride + h * head_stride, end = lengths[b] + rows;
+          bf16 *own = turned + 2 * (b * l->kv_heads + h) * positions * dim;
+          if (begin < end) turn(keys + place, values + place, begin, end, dim, positions, own, own + positions * dim);
+        }
 #pragma omp for schedule(dynamic, 1) collapse(3)
     for (long b = 0; b < batch; b++)
       for (int h = 0; h < l->kv_heads; h++)
-        for (long task = 0; task < tasks; task++) {
-          long first = task * TASK, last = first + TASK < rows ? first + TASK : rows, place = b * request_stride + h * head_stride;
+        for (long first = 0; first < rows; first += task) {
+          long last = first + task < rows ? first + task : rows, head = b * l->kv_heads + h;
+          const bf16 *own = turned + 2 * head * positions * dim;
           attend(
-              queries + (b * l->kv_heads + h) * rows * group * dim, first, last, rows, group, dim, keys + place, values + place, lengths[b],
-              mask ? mask + b * rows * rows : 0, attended + ((b * rows + first) * l->heads + h * group) * dim, (long)l->heads * dim,
-              scores + thread * task_queries * (stride + padded(rows)), stride
+              queries + head * rows * group * dim, first, last, rows, group, dim, own, own + positions * dim, positions,
+              values + b * request_stride + h * head_stride, lengths[b], mask ? mask + b * rows * rows : 0,
+              attended + ((b * rows + first) * l->heads + h * group) * dim, (long)l->heads * dim,
+              scores + thread * LANES * stride, weights + thread * LANES * stride, stride
           );
         }
     multiply(attended, all_rows, l->heads * dim, l->hidden, l->out, x, middle, own);
@@ -174,6 +181,22 @@ void decoder_layer(
 #pragma omp barrier
     multiply(activated, all_rows, l->inner, l->hidden, l->down, middle, y, own);
     tiles_end();
+  }
+}
+
+// The layers one after another: what each makes of x lies in out [count][batch][rows][hidden], and feeds the next.
+void decoder_layers(
+    const struct layer *const *layers, int count, const bf16 *x, bf16 *out, int64_t batch, int64_t rows, const bf16 *cos, const bf16 *sin,
+    bf16 *keys, bf16 *values, int64_t layer_stride, int64_t request_stride, int64_t head_stride, const int64_t *lengths, const uint8_t *mask,
+    int threads
+) {
+  for (int i = 0; i < count; i++) {
+    decoder_layer(
+        layers[i], x, out, batch, rows, cos, sin, keys + i * layer_stride, values + i * layer_stride, request_stride, head_stride, lengths,
+        mask, threads
+    );
+    x = out;
+    out += batch * rows * layers[i]->hidden;
   }
 }
 

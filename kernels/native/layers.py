@@ -7,6 +7,7 @@ tree the row lies: verified in a tree or decoded alone, it gives the same number
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from kernels.native.library import library, products
 from kernels.rows import Rows
 
 TILE, STEP = 16, 32  # outputs and inputs of a tile of weights
-HEAD_DIMS = range(32, 257, 32)
+HEAD_DIMS, MOST_GROUPED = range(32, 257, 32), 32  # sizes of a head; query heads that share a key-value head
 
 _library: ctypes.PyDLL | None = None
 
@@ -78,34 +79,41 @@ class _Layer(ctypes.Structure):
     ]
 
 
-def decoder_layer(layer, x: Tensor, rope: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, rows: Rows) -> Tensor | None:
-    """``kernels.over_cache`` of a layer made of ``NativeLinear``s; ``None``: not of this one, or not over this cache."""
-    if not isinstance(layer.qkv, NativeLinear) or rows.window is not None:
+def decoder_layers(
+    layers: Sequence, x: Tensor, rope: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, rows: Sequence[Rows]
+) -> Sequence[Tensor] | None:
+    """What ``kernels.over_caches`` yields, in one call; ``None``: these layers are not made of ``NativeLinear``s, or this is no
+    cache, or are no rows, of the kind that the kernel takes."""
+    if not isinstance(layers[0].qkv, NativeLinear) or any(seen.window is not None or seen.mask is not rows[0].mask for seen in rows):
         return None
-    if keys.stride() != values.stride() or keys.stride()[2:] != (keys.shape[-1], 1):
+    if keys.stride() != values.stride() or keys.stride()[3:] != (keys.shape[-1], 1):
         return None
-    whole = getattr(layer, "_native", None)
-    if whole is None:
-        whole = _described(layer, *keys.shape[1::2])
-        object.__setattr__(layer, "_native", whole)
-    if whole is False:
+    described = [_described(layer, *keys.shape[2::2]) for layer in layers]
+    if not all(described):
         return None
     x = x.contiguous()
-    out = torch.empty_like(x)
+    outputs = x.new_empty(len(layers), *x.shape)
     cos, sin = (table.expand(len(x), -1, -1, -1).contiguous() for table in rope)
-    mask = None if rows.mask is None else rows.mask.data_ptr()
-    layer.qkv._library.decoder_layer(
-        ctypes.addressof(whole), x.data_ptr(), out.data_ptr(), len(x), x.shape[1], cos.data_ptr(), sin.data_ptr(), keys.data_ptr(),
-        values.data_ptr(), keys.stride(0), keys.stride(1), rows.lengths.data_ptr(), mask, torch.get_num_threads(),
+    mask = None if rows[0].mask is None else rows[0].mask.data_ptr()
+    places = (ctypes.c_void_p * len(layers))(*map(ctypes.addressof, described))
+    layers[0].qkv._library.decoder_layers(
+        places, len(layers), x.data_ptr(), outputs.data_ptr(), len(x), x.shape[1], cos.data_ptr(), sin.data_ptr(), keys.data_ptr(),
+        values.data_ptr(), *keys.stride()[:3], rows[0].lengths.data_ptr(), mask, torch.get_num_threads(),
     )  # fmt: skip
-    return out
+    return outputs.unbind()
 
 
-def _described(layer, kv_heads: int, dim: int) -> _Layer | bool:
-    """What the kernel reads of ``layer``, or False where one of its parts is not of the kind that it takes."""
+def _described(layer, kv_heads: int, dim: int) -> _Layer | None:
+    """What the kernel reads of ``layer``, kept with it; None where one of its parts is not of the kind that it takes."""
+    if not hasattr(layer, "_native"):
+        object.__setattr__(layer, "_native", _describe(layer, kv_heads, dim))
+    return layer._native
+
+
+def _describe(layer, kv_heads: int, dim: int) -> _Layer | None:
     linears = (layer.qkv, layer.out, layer.gate_up, layer.down)
-    if dim not in HEAD_DIMS or not all(isinstance(linear, NativeLinear) for linear in linears):
-        return False
+    if dim not in HEAD_DIMS or layer.heads // kv_heads > MOST_GROUPED or not all(isinstance(linear, NativeLinear) for linear in linears):
+        return None
     heads = (layer.q_norm, layer.k_norm)
     norms = [None if norm is None else norm.weight.data_ptr() for norm in (layer.attention_norm, *heads, layer.mlp_norm)]
     eps = (epsilon(layer.attention_norm), 0.0 if layer.q_norm is None else epsilon(layer.q_norm))

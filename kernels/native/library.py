@@ -42,8 +42,8 @@ def library(folder: Path) -> ctypes.PyDLL | str:
         return "the system does not give this process AMX"
     pointer, whole, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
     found.linear.argtypes = [pointer, pointer, ctypes.c_float, long, whole, whole, pointer, pointer, whole]
-    found.decoder_layer.argtypes = [*[pointer] * 3, long, long, *[pointer] * 4, long, long, pointer, pointer, whole]
-    found.linear.restype = found.decoder_layer.restype = None
+    found.decoder_layers.argtypes = [pointer, whole, *[pointer] * 2, *[long] * 2, *[pointer] * 4, *[long] * 3, *[pointer] * 2, whole]
+    found.linear.restype = found.decoder_layers.restype = None
     return found
 
 

@@ -23,12 +23,20 @@ static inline void ask_for(const bf16 *w) {
   for (int line = 0; line < 1024; line += 64) _mm_prefetch((const char *)w + AHEAD + line, _MM_HINT_T0);
 }
 
-// c[0] and c[1], each [rows][16]: rows x [rows][inputs] times two blocks of 16 outputs. rows is a multiple of 16.
-static void product(const bf16 *x, int rows, int inputs, const bf16 *first, const bf16 *second, float *c) {
+enum { ALIKE = TILE };  // rows are multiplied in multiples of it
+
+// c[0] and c[1], each [rows][16]: rows x [rows][inputs] times two blocks of 16 outputs, more to what is there or from zero.
+// rows is a multiple of ALIKE.
+static void product(const bf16 *x, int rows, int inputs, const bf16 *first, const bf16 *second, int more, float *c) {
   float *next = c + rows * TILE;
   int row = 0;
   for (; row + 2 * TILE <= rows; row += 2 * TILE) {
-    _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+    if (more) {
+      _tile_loadd(0, c + row * TILE, 64); _tile_loadd(1, next + row * TILE, 64);
+      _tile_loadd(2, c + (row + TILE) * TILE, 64); _tile_loadd(3, next + (row + TILE) * TILE, 64);
+    } else {
+      _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+    }
     for (int k = 0; k < inputs; k += STEP) {
       const bf16 *left = x + (long)row * inputs + k;
       _tile_loadd(4, left, inputs * 2); _tile_loadd(5, left + (long)TILE * inputs, inputs * 2);
@@ -43,7 +51,11 @@ static void product(const bf16 *x, int rows, int inputs, const bf16 *first, cons
     _tile_stored(2, c + (row + TILE) * TILE, 64); _tile_stored(3, next + (row + TILE) * TILE, 64);
   }
   if (row < rows) {
-    _tile_zero(0); _tile_zero(1);
+    if (more) {
+      _tile_loadd(0, c + row * TILE, 64); _tile_loadd(1, next + row * TILE, 64);
+    } else {
+      _tile_zero(0); _tile_zero(1);
+    }
     for (int k = 0; k < inputs; k += STEP) {
       _tile_loadd(4, x + (long)row * inputs + k, inputs * 2);
       _tile_loadd(6, first + k * TILE, 64); _tile_loadd(7, second + k * TILE, 64);
@@ -60,26 +72,45 @@ static void product(const bf16 *x, int rows, int inputs, const bf16 *first, cons
 static void tiles_begin(void) {}
 static void tiles_end(void) {}
 
-enum { TOGETHER = 4 };  // rows, whatever their number: TILE is a multiple
+#ifdef __AVX512F__
+enum { PIECE = 16 };  // floats of a register: a compiler keeps sums of wider vectors in memory
+#else
+enum { PIECE = 8 };
+#endif
+enum { ALIKE = 1, TOGETHER = 4, PIECES = TILE / PIECE };  // TOGETHER: rows that share what is read of the weights
+typedef float piece __attribute__((vector_size(4 * PIECE), aligned(4)));
+typedef uint32_t piece_words __attribute__((vector_size(4 * PIECE), aligned(4)));
 
-static void product_of_block(const bf16 *x, int rows, int inputs, const bf16 *w, float *c) {
-  for (int row = 0; row < rows; row += TOGETHER) {
-    floats sums[TOGETHER] = {0};
-    for (int k = 0; k < inputs; k += 2) {
-      words pair = *(const words *)(w + k * TILE);
-      floats even = (floats)(pair << 16), odd = (floats)(pair & 0xffff0000u);
-      for (int i = 0; i < TOGETHER; i++) {
-        const bf16 *left = x + (long)(row + i) * inputs + k;
-        sums[i] += one(left[0]) * even;
-        sums[i] += one(left[1]) * odd;
+static inline __attribute__((always_inline)) void rows_of_block(
+    const int count, const float *x, int inputs, const bf16 *w, int more, float *c
+) {
+  piece sums[TOGETHER][PIECES] = {0};
+  for (int i = 0; more && i < count; i++)
+    for (int p = 0; p < PIECES; p++) sums[i][p] = *(const piece *)(c + i * TILE + p * PIECE);
+  for (int k = 0; k < inputs; k += 2)
+    for (int p = 0; p < PIECES; p++) {
+      piece_words pair = *(const piece_words *)(w + k * TILE + 2 * p * PIECE);
+      piece even = (piece)(pair << 16), odd = (piece)(pair & 0xffff0000u);
+      for (int i = 0; i < count; i++) {
+        sums[i][p] += x[(long)i * inputs + k] * even;
+        sums[i][p] += x[(long)i * inputs + k + 1] * odd;
       }
     }
-    for (int i = 0; i < TOGETHER; i++) store(c + (row + i) * TILE, sums[i]);
-  }
+  for (int i = 0; i < count; i++)
+    for (int p = 0; p < PIECES; p++) *(piece *)(c + i * TILE + p * PIECE) = sums[i][p];
 }
 
-static void product(const bf16 *x, int rows, int inputs, const bf16 *first, const bf16 *second, float *c) {
-  product_of_block(x, rows, inputs, first, c);
-  product_of_block(x, rows, inputs, second, c + rows * TILE);
+static void product(const bf16 *x, int rows, int inputs, const bf16 *first, const bf16 *second, int more, float *c) {
+  float wide[TOGETHER * (long)inputs + 1];
+  for (int row = 0, count; row < rows; row += count, c += count * TILE) {
+    count = row + TOGETHER <= rows ? TOGETHER : 1;
+    for (long i = 0; i < (long)count * inputs; i += WIDTH) store(wide + i, widen(x + (long)row * inputs + i));
+    for (int block = 0; block < 2; block++) {
+      const bf16 *w = block ? second : first;
+      float *sums = c + block * rows * TILE;
+      if (count == TOGETHER) rows_of_block(TOGETHER, wide, inputs, w, more, sums);
+      else rows_of_block(1, wide, inputs, w, more, sums);
+    }
+  }
 }
 #endif

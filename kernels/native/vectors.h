@@ -23,6 +23,30 @@ static inline float one(bf16 x) {
 
 static inline floats widen(const bf16 *p) { return (floats)(__builtin_convertvector(*(const halves *)p, words) << 16); }
 
+// Each word holds one of even, then one of odd.
+static inline words interleave(const bf16 *even, const bf16 *odd) {
+  return __builtin_convertvector(*(const halves *)even, words) | __builtin_convertvector(*(const halves *)odd, words) << 16;
+}
+
+#ifdef __clang__
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (words){__VA_ARGS__})
+#endif
+
+// Sixteen rows of sixteen words: four times each row of the first half is dealt out with its fellow of the second.
+static inline void transpose(words *rows) {
+  for (int time = 0; time < 4; time++) {
+    words dealt[WIDTH];
+    for (int i = 0; i < WIDTH / 2; i++) {
+      words a = rows[i], b = rows[i + WIDTH / 2];
+      dealt[2 * i] = SHUFFLE(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+      dealt[2 * i + 1] = SHUFFLE(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    }
+    for (int i = 0; i < WIDTH; i++) rows[i] = dealt[i];
+  }
+}
+
 // Rounds to the nearest, of two equally near ones to the even one; what is no number stays none.
 static inline void narrow(bf16 *p, floats v) {
   words bits = (words)v, numbers = (words)(v == v);

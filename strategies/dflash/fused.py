@@ -30,7 +30,7 @@ class FusedDrafter:
     def __call__(self, block: Tensor, positions: Tensor, cache: Tensor, visible: list[Rows]) -> Tensor:
         """``block`` embeddings ``[batch, rows, hidden]`` behind ``cache`` -> hidden states before the final norm."""
         rope = self.drafter.rope(positions, block.dtype)
-        *_, hidden = over_caches(self.layers, block, rope, cache, visible)
+        *_, hidden = over_caches(self.layers, block, rope, *cache.unbind(1), visible)
         return hidden
 
     def logits(self, hidden: Tensor, head) -> Tensor:

@@ -107,7 +107,7 @@ class TorchEngine:
         if on_gpu(self.model.embed.weight):
             return "kernels.triton_kernels.tree_attention"
         native = isinstance(self.model.layers[0].qkv, NativeLinear)
-        return "kernels.native.decoder_layer" if native else "scaled_dot_product_attention"
+        return "kernels.native.decoder_layers" if native else "scaled_dot_product_attention"
 
     def settings(self) -> Mapping[str, Any]:
         return {
