@@ -56,10 +56,10 @@ def test_the_plugin_is_turned_on_for_ddtree_and_for_nothing_else(call, tiny):
         printed[name] = options(out)
     variables, words = printed["ddtree"]
     added = {name: set(found[1]) - set(printed["baseline"][1]) for name, found in printed.items()}
-    plugin, settings = "strategies.ddtree.vllm_plugin.worker.DDTreeWorker", '{"ddtree": {"budget": 16}}'
+    plugin, settings = "strategies.ddtree.vllm_plugin.worker.DDTreeWorker", '{"ddtree": {"budget": 15}}'
     assert added["baseline"] == set() and {plugin, settings} <= added["ddtree"] and not {plugin, settings} & added["dflash"]
     speculation = json.loads(words[words.index("--speculative-config") + 1])
-    assert speculation["method"] == "dflash" and speculation["num_speculative_tokens"] == 16
+    assert speculation["method"] == "dflash" and speculation["num_speculative_tokens"] == 15
     assert {"--enforce-eager", "--no-enable-prefix-caching", "--no-async-scheduling"} <= set(printed["baseline"][1])
     assert len({json.dumps(found[0]) for found in printed.values()}) == 1, "all strategies get the same variables"
     root = Path(serve.__file__).resolve().parent.parent
