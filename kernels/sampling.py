@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.device import on_gpu
+from kernels.native import layers as native
 
 _BLOCK, _SMALLEST_BLOCK = 256, 16
 
@@ -57,6 +58,10 @@ def likeliest_with_logprob(logits: Tensor) -> tuple[Tensor, Tensor]:
 
         ids, logprobs = greedy.likeliest_with_logprob(logits if logits.dim() == 3 else logits[None])
         return ids.view(logits.shape[:-1]), logprobs.view(logits.shape[:-1])
+    found = native.candidates(logits.flatten(0, -2), 1)
+    if found is not None:
+        logprobs, ids = (each.view(logits.shape[:-1]) for each in found)
+        return ids, logprobs
     best = logits.float().log_softmax(dim=-1).max(dim=-1)
     return best.indices, best.values
 

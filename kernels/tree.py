@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.device import on_gpu
+from kernels.native import layers as native
 
 
 def ranked_candidates(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
@@ -17,10 +18,12 @@ def ranked_candidates(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
     ``logits`` ``[..., vocab]`` -> log-probabilities and ids, both ``[..., width]``, log-probabilities in fp32.
     """
-    flat = logits.float().flatten(0, -2)
-    ids = _largest(logits.flatten(0, -2), width)
-    values = flat.gather(1, ids)
-    logprobs = values - flat.logsumexp(dim=-1, keepdim=True)
+    flat = logits.flatten(0, -2)
+    found = native.candidates(flat, width)
+    if found is None:
+        ids, wide = _largest(flat, width), flat.float()
+        found = wide.gather(1, ids) - wide.logsumexp(dim=-1, keepdim=True), ids
+    logprobs, ids = found
     return logprobs.view(*logits.shape[:-1], width), ids.view(*logits.shape[:-1], width)
 
 

@@ -15,6 +15,7 @@ from kernels import LayerWeights, Rows, causal_mask, over_cache, over_caches, pa
 from kernels.native import layers as native
 from kernels.native import library as compiling
 from kernels.packed import packs
+from kernels.tree import ranked_candidates
 
 PLAIN = ("-O3", "-march=x86-64-v3", "-fopenmp", "-shared", "-fPIC", "-std=gnu11")  # a machine without tiles
 TREE = torch.tensor([[-1, 0, 0, 1, 1, 3, 2, 5, 0, 4, 7]])
@@ -186,6 +187,20 @@ def test_layers_after_one_another_are_one_call():
     together = list(over_caches(layers, x, rope, keys, values, [rows] * 3))
     for ours, theirs in zip((*together, keys, values), (*one_by_one, *apart), strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("vocab, width", [(49152, 15), (49152, 1), (1000, 63), (77, 77), (5, 2), (128, 128), (4099, 512)])
+@pytest.mark.parametrize("spread", [0.0, 0.3, 8.0])
+def test_the_likeliest_tokens(vocab, width, spread):
+    torch.manual_seed(vocab)
+    logits = (torch.randn(3, vocab) * spread).bfloat16()  # many are equal
+    logits[1, ::2] = -torch.inf
+    logprobs, ids = native.candidates(logits, width)
+    assert torch.equal(ids, logits.sort(dim=-1, descending=True, stable=True).indices[:, :width])
+    expected = logits.double().log_softmax(dim=-1).gather(1, ids)
+    torch.testing.assert_close(logprobs.double(), expected, rtol=1e-6, atol=1e-5)
+    ranked = ranked_candidates(logits[None], width)
+    assert torch.equal(ranked[1][0], ids) and torch.equal(ranked[0][0], logprobs)
 
 
 @torch.inference_mode()

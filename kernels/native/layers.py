@@ -1,4 +1,4 @@
-"""Linear layers and decoder layers over a cache through the C kernels: bf16, on a CPU, without gradients.
+"""Linear layers, decoder layers over a cache and the likeliest tokens through the C kernels: bf16, on a CPU, without gradients.
 
 A row's outputs never depend on the rows beside it, and its attention goes through its own sequence in order, wherever in a draft
 tree the row lies: verified in a tree or decoded alone, it gives the same numbers to the last bit.
@@ -69,6 +69,18 @@ def takes(weight: Tensor) -> bool:
     """Whether a linear layer with this ``weight`` ``[outputs, inputs]`` becomes a ``NativeLinear``."""
     outputs, inputs = weight.shape
     return _library is not None and weight.dtype is torch.bfloat16 and not outputs % TILE and not inputs % STEP
+
+
+def candidates(logits: Tensor, width: int) -> tuple[Tensor, Tensor] | None:
+    """``kernels.tree.ranked_candidates`` of ``logits`` ``[rows, vocab]``; ``None``: not of these."""
+    if _library is None or logits.dtype is not torch.bfloat16 or logits.device.type != "cpu":
+        return None
+    rows, vocab = logits.shape
+    logits = logits.contiguous()
+    ids = torch.empty(rows, width, dtype=torch.int64)
+    logprobs = torch.empty(rows, width)
+    _library.candidates(logits.data_ptr(), rows, vocab, width, ids.data_ptr(), logprobs.data_ptr(), torch.get_num_threads())
+    return logprobs, ids
 
 
 class _Layer(ctypes.Structure):

@@ -43,7 +43,8 @@ def library(folder: Path) -> ctypes.PyDLL | str:
     pointer, whole, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
     found.linear.argtypes = [pointer, pointer, ctypes.c_float, long, whole, whole, pointer, pointer, whole]
     found.decoder_layers.argtypes = [pointer, whole, *[pointer] * 2, *[long] * 2, *[pointer] * 4, *[long] * 3, *[pointer] * 2, whole]
-    found.linear.restype = found.decoder_layers.restype = None
+    found.candidates.argtypes = [pointer, long, long, whole, pointer, pointer, whole]
+    found.candidates.restype = found.linear.restype = found.decoder_layers.restype = None
     return found
 
 
@@ -67,7 +68,7 @@ def _compiled(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as beside:
             made = Path(beside) / target.name
-            command = [compiler, *FLAGS, str(SOURCES / "decoder_layer.c"), "-o", str(made), "-lm"]
+            command = [compiler, *FLAGS, *map(str, SOURCES.glob("*.c")), "-o", str(made), "-lm"]
             subprocess.run(command, capture_output=True, timeout=120, check=True)
             made.replace(target)
     return target
