@@ -19,11 +19,11 @@ def ranked_candidates(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
     ``logits`` ``[..., vocab]`` -> log-probabilities and ids, both ``[..., width]``, log-probabilities in fp32.
     """
     flat = logits.flatten(0, -2)
-    found = native.candidates(flat, width)
-    if found is None:
-        ids, wide = _largest(flat, width), flat.float()
-        found = wide.gather(1, ids) - wide.logsumexp(dim=-1, keepdim=True), ids
-    logprobs, ids = found
+    if (found := native.candidates(flat, width)) is not None:
+        logprobs, ids = found
+    else:
+        wide, ids = flat.float(), _largest(flat, width)
+        logprobs = wide.gather(1, ids) - wide.logsumexp(dim=-1, keepdim=True)
     return logprobs.view(*logits.shape[:-1], width), ids.view(*logits.shape[:-1], width)
 
 

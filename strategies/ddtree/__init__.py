@@ -10,7 +10,7 @@ from strategies.base import TargetView
 from strategies.ddtree.proposer import AUTO, TreeProposer
 
 # What a run with budget=auto measures beside it; the one of conf/strategy/ddtree.yaml.
-FIXED_BUDGET = 16
+FIXED_BUDGET = 15
 
 # vLLM's stock sampler, which serves requests that fall back to a chain, verifies no more than this many tokens.
 LARGEST_BUDGET_ON_VLLM = 128
