@@ -184,7 +184,7 @@ def test_a_run_stores_the_costs_and_measures_a_fixed_budget_beside(run, harness,
     (table,) = summary["costs"]
     assert (table["session"], table["strategy"], table["batch"], table["contexts"]) == (0, "ddtree", 1, [256])
     assert len(table["verify_s"][0]) == len(table["rows"]) and table["rows"] == list(LADDER[: len(table["rows"])])
-    assert list(summary["strategies"]["ddtree_fixed"]["proposed_histogram"]) == ["16"]
+    assert list(summary["strategies"]["ddtree_fixed"]["proposed_histogram"]) == ["15"]
     sizes = summary["strategies"]["ddtree"]["proposed_histogram"]
     assert sum(sizes.values()) == summary["strategies"]["ddtree"]["rounds"]
     assert {int(nodes) + 1 for nodes in sizes} <= set(table["rows"])
