@@ -3,12 +3,14 @@
 vLLM is stood in for: its runner gives out positions and slots, its drafter random logits, its layers random queries.
 """
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from interpreted import DEVICE, INTERPRETED
+from replays import Again
 from test_triton_rounds import NothingReadBack
 from test_vllm_parts import ORDINARY
 from vllm_standin import plugin
@@ -48,6 +50,7 @@ class StockRunner:
         self.input_batch = SimpleNamespace(req_ids=names, num_computed_tokens_cpu=np.zeros(len(prompts), dtype=np.int64))
         self.discard_request_mask = SimpleNamespace(np=np.zeros(len(prompts), dtype=bool))
         self.positions = torch.zeros(400, dtype=torch.int64, device=DEVICE)
+        self.slots = torch.full((400,), -1, dtype=torch.int64, device=DEVICE)
         pages = -(-LONGEST // PAGE)
         self.table = torch.randperm(len(prompts) * pages).view(len(prompts), pages).int().to(DEVICE)
         caches = torch.randn(LAYERS, 2, len(prompts) * pages, PAGE, KV_HEADS, DIM).to(DEVICE)
@@ -68,7 +71,7 @@ class StockRunner:
         return dict.fromkeys(self.layers, metadata), None
 
     def propose_draft_token_ids(self, scheduler_output, sampled, sampling, hidden, sample_hidden, features, drafted, common, slot_mappings):
-        self.told = torch.cat(features, dim=-1), self.positions.clone()
+        self.told = torch.cat([own[: scheduler_output.total_num_scheduled_tokens] for own in features], dim=-1), self.positions.clone()
         return self.drafter.propose(self.block)
 
     def sample_tokens(self, grammar_output):
@@ -107,11 +110,10 @@ def decode(vllm, steps: int, temperatures: list[float], watched: bool = False, f
     """Everything that each step gave. ``full``: steps of whole trees attend as a captured pass does, with what it was captured with."""
     torch.manual_seed(0)
     stock = StockRunner(vllm.flash_attention, [20, 33, 5], temperatures, full)
-    vllm.runner.TreeRunner.adopt(stock, vllm.flash_attention.TreeFlashImpl)
+    (vllm.replaying.ReplayingRunner if full else vllm.runner.TreeRunner).adopt(stock, vllm.flash_attention.TreeFlashImpl)
     stock._target_layers, stock.drafter.model = stock.layers, SimpleNamespace(compute_logits=lambda hidden: hidden)
     drafts, given, told = {}, [[] for _ in stock.requests], []
     if full:
-        stock.slots = torch.full((3 * (BUDGET + 1),), -1, device=DEVICE)
         captured = stock._build_attention_metadata(num_tokens=30, num_reqs=3, max_query_len=10, for_cudagraph_capture=True)[0]
         nothing = torch.full((30, HEADS * DIM), 3.0, device=DEVICE)
         stock.layers["0"].impl.forward(None, nothing.view(30, HEADS, DIM), None, None, stock.layers["0"].kv_cache, captured["0"], nothing)
@@ -123,13 +125,13 @@ def decode(vllm, steps: int, temperatures: list[float], watched: bool = False, f
             drafts["request 1"] = drafts["request 1"][:4]
             del drafts["request 2"]
         new = [len(drafts.get(name, ())) + 1 if number else state.num_prompt_tokens for name, state in stock.requests.items()]
-        stock.slots = torch.full((sum(new) + 5,), -1, device=DEVICE)
+        stock.slots.fill_(-1)
         logit_rows = sum(len(drafts.get(name, ())) + 1 for name in stock.requests)
         logits = torch.randn(logit_rows, VOCABULARY).to(DEVICE)
         stock.block = torch.randn(len(new) * SLOTS, VOCABULARY).to(DEVICE)
         features = list(torch.randn(3, sum(new) + 5, HIDDEN).to(DEVICE))
         query, key, value = (torch.randn(LAYERS, sum(new), heads, DIM).to(DEVICE) for heads in (HEADS, KV_HEADS, KV_HEADS))
-        scheduled = SimpleNamespace(scheduled_spec_decode_tokens=drafts)
+        scheduled = SimpleNamespace(scheduled_spec_decode_tokens=drafts, total_num_scheduled_tokens=sum(new))
         # The first tree of all has the caches' addresses sent.
         with NothingAsked() if watched and number > 1 else torch.no_grad():
             stock._prepare_inputs(scheduled, new)
@@ -151,7 +153,7 @@ def decode(vllm, steps: int, temperatures: list[float], watched: bool = False, f
         assert torch.is_tensor(drafted) and drafted.shape == (len(new), BUDGET)
         assert stock._step.only_trees == (len(drafts) == len(new))
         caches = [layer.kv_cache.clone().cpu() for layer in stock.layers.values()]
-        told.append([part.cpu() for part in (positions, outputs, sampled, drafted, *stock.told)] + caches)
+        told.append([part.cpu().clone() for part in (positions, outputs, sampled, drafted, *stock.told)] + caches)
         drafts = dict(zip(stock.requests, drafted.tolist()))
         for index, (own, state) in enumerate(zip(sampled.tolist(), stock.requests.values(), strict=True)):
             tokens = [token for token in own if token >= 0]
@@ -169,17 +171,23 @@ def test_a_gpus_road_gives_what_the_references_give_and_reads_nothing_back(vllm,
     temperatures = [0.0, temperature, temperature]
     wanted = decode(vllm, 6, temperatures) if DEVICE == "cpu" else None
     monkeypatch.setattr(device, "interpreted", INTERPRETED)
+    if DEVICE == "cpu":
+        monkeypatch.setattr(vllm.replaying, "recorder", lambda device: partial(Again, watch=NothingAsked))
+    monkeypatch.setattr(Again, "replays", 0)
     found = decode(vllm, 6, temperatures, watched=True, full=full)
     for ours, theirs in zip(found, wanted or found, strict=True):
         for part, expected in zip(ours, theirs, strict=True):
             torch.testing.assert_close(part, expected)
+    if DEVICE == "cpu":
+        assert Again.replays == (12 if full and not temperature else 0), "three a step of whole trees that are all greedy"
 
 
 def test_near_the_end_of_a_context_trees_are_as_deep_as_there_is_room(vllm):
     torch.manual_seed(0)
     stock = StockRunner(vllm.flash_attention, [20, LONGEST - 4, LONGEST - 2], [0.0] * 3)
     vllm.runner.TreeRunner.adopt(stock, vllm.flash_attention.TreeFlashImpl)
-    new, scheduled = [20, LONGEST - 4, LONGEST - 2], SimpleNamespace(scheduled_spec_decode_tokens={})
+    new = [20, LONGEST - 4, LONGEST - 2]
+    scheduled = SimpleNamespace(scheduled_spec_decode_tokens={}, total_num_scheduled_tokens=sum(new))
     stock.positions, stock.slots = torch.zeros(2, 600, dtype=torch.int64)
     stock.drafter.model = SimpleNamespace(compute_logits=lambda hidden: hidden)
     stock.block = torch.tensor([[5.0, 0.0, 0.0, 0.0]]).repeat(3 * SLOTS, 1)

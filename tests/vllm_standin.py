@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 import torch
 
 OURS = "strategies.ddtree.vllm_plugin"
-DEPENDENT = (f"{OURS}.flash_attention", f"{OURS}.proposer", f"{OURS}.runner", "strategies.dflash.vllm_worker")
+DEPENDENT = (f"{OURS}.flash_attention", f"{OURS}.proposer", f"{OURS}.runner", f"{OURS}.replaying", "strategies.dflash.vllm_worker")
 
 
 class StockImpl:
@@ -55,7 +55,7 @@ MODULES = {
 
 @contextmanager
 def plugin():
-    """The plugin's modules ``flash_attention`` and ``runner``, imported over the stand-ins."""
+    """The plugin's modules ``flash_attention``, ``runner`` and ``replaying``, imported over the stand-ins."""
     usual = {name: module for name, module in sys.modules.items() if name == "vllm" or name.startswith("vllm.") or name in DEPENDENT}
     for name in usual:
         del sys.modules[name]
@@ -63,7 +63,7 @@ def plugin():
         sys.modules[name] = ModuleType(name)
         vars(sys.modules[name]).update(members)
     try:
-        yield SimpleNamespace(**{name: importlib.import_module(f"{OURS}.{name}") for name in ("flash_attention", "runner")})
+        yield SimpleNamespace(**{name: importlib.import_module(f"{OURS}.{name}") for name in ("flash_attention", "runner", "replaying")})
     finally:
         for name in [name for name in sys.modules if name == "vllm" or name.startswith("vllm.") or name in DEPENDENT]:
             del sys.modules[name]

@@ -66,3 +66,16 @@ class StepChoices(Choices):
             rows = choices.rows
             chosen[request, :rows] = choices.at_all(depths[request : request + 1, :rows])[0]
         return chosen
+
+
+class Chosen(Choices):
+    """Choices that have been made: ``tokens`` int64 ``[requests, rows]``."""
+
+    def __init__(self, tokens: Tensor) -> None:
+        self._tokens = tokens
+
+    def __call__(self, request: int, row: int, depth: int) -> int:
+        return int(self._tokens[request, row])
+
+    def at_all(self, depths: Tensor) -> Tensor:
+        return self._tokens

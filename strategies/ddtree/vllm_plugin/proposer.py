@@ -8,6 +8,7 @@ from torch import Tensor
 from vllm.v1.spec_decode.dflash import DFlashProposer
 
 from strategies.ddtree.vllm_plugin import full_graphs
+from strategies.ddtree.vllm_plugin.replayed import ReplayedStep
 from strategies.ddtree.vllm_plugin.versions import speculative_copy
 
 
@@ -22,6 +23,7 @@ class SlotProposer(DFlashProposer):
             self.positions, self._slot_mapping_buffer = (F.pad(rows, (0, spare)) for rows in (self.positions, self._slot_mapping_buffer))
         self.slots = slots
         self.slot_logits: Tensor | None = None
+        self.replayed: ReplayedStep | None = None  # the step, where it grows the trees itself
 
     def propose(self, *args, **kwargs) -> Tensor:
         if "num_speculative_tokens" in kwargs:
@@ -29,6 +31,12 @@ class SlotProposer(DFlashProposer):
         return super().propose(*args, **kwargs)
 
     def _greedy_sample(self, hidden_states: Tensor) -> Tensor:
+        if self.replayed is not None:
+            return self.replayed.grow(hidden_states)
+        self.slot_logits = self.logits_of_slots(hidden_states)
+        return self.slot_logits.argmax(dim=-1).flatten()
+
+    def logits_of_slots(self, hidden_states: Tensor) -> Tensor:
+        """``[requests * slots, hidden]`` -> ``[requests, slots, vocab]``."""
         logits = self.model.compute_logits(hidden_states)
-        self.slot_logits = logits.view(-1, self.slots, logits.shape[-1])
-        return logits.argmax(dim=-1)
+        return logits.view(-1, self.slots, logits.shape[-1])
