@@ -139,6 +139,7 @@ def decode(vllm, steps: int, temperatures: list[float], watched: bool = False, f
             shape = {"num_tokens": sum(new), "num_reqs": len(new), "max_query_len": max(new)}
             stock._determine_batch_execution_and_padding(**shape)
             metadata, _ = stock._build_attention_metadata(**shape)
+            assert vllm.flash_attention.TreeFlashImpl.trees_alone == (len(drafts) == len(new))
             replayed = full and new == [BUDGET + 1] * 3
             assert stock.uniform.pop() is (None if replayed or not full else False)
             outputs = torch.zeros(LAYERS, sum(new), HEADS * DIM, device=DEVICE)

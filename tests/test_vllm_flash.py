@@ -82,3 +82,10 @@ def test_captured_graphs_leave_attention_out_unless_asked(flash):
         config = SimpleNamespace(additional_config={"ddtree": {"budget": 3} | asked})
         assert flash.TreeFlashBuilder.get_cudagraph_support(config, None) == support
     assert flash.TreeFlashBackend.get_impl_cls() is flash.TreeFlashImpl and flash.TreeFlashBackend.get_builder_cls() is flash.TreeFlashBuilder
+
+
+def test_a_schedule_for_vllms_kernel_is_made_where_it_runs(flash, monkeypatch):
+    builder = flash.TreeFlashBuilder()
+    assert builder.build(0, None) is False and builder.build(0, None, fast_build=True) is True
+    monkeypatch.setattr(flash.TreeFlashImpl, "trees_alone", True)
+    assert builder.build(0, None) is True

@@ -22,6 +22,13 @@ class StockImpl:
         output.fill_(7.0)
 
 
+class StockBuilder:
+    """vLLM's maker of metadata: says whether it was asked to leave the schedule out."""
+
+    def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
+        return fast_build
+
+
 class StockDrafter:
     """vLLM's proposer: its ``propose`` ends with arg-maxes of the slots' hidden states."""
 
@@ -48,7 +55,7 @@ MODULES = {
     "vllm.v1.attention.backend": {"AttentionCGSupport": SimpleNamespace(NEVER="never", UNIFORM_BATCH="uniform")},
     "vllm.v1.attention.backends.flash_attn": {
         "FlashAttentionBackend": type("Backend", (), {}), "FlashAttentionImpl": StockImpl,
-        "FlashAttentionMetadataBuilder": type("Builder", (), {}),
+        "FlashAttentionMetadataBuilder": StockBuilder,
     },
 }  # fmt: skip
 

@@ -43,6 +43,7 @@ class FixedRows:
         self._starts = widest * torch.arange(requests, device=device)
         self._counts, self.lengths = (torch.zeros(requests, dtype=torch.int64, device=device) for _ in range(2))
         self.mask = row_mask(torch.full((requests, widest), -1, device=device))
+        self._firsts: dict[int, tuple[Tensor, ...]] = {}  # by number of requests
         if on_gpu(self.mask):
             from kernels.triton_kernels.launch import counters
 
@@ -70,7 +71,10 @@ class FixedRows:
     def rows(self, table: Tensor) -> PagedRows:
         """Of as many requests as ``table`` ``[requests, pages]`` has."""
         batch = len(table)
-        return PagedRows(self._starts[:batch], self._counts[:batch], self.lengths[:batch], table, self.mask[:batch], self.widest)
+        if batch not in self._firsts:
+            self._firsts[batch] = tuple(own[:batch] for own in (self._starts, self._counts, self.lengths, self.mask))
+        starts, counts, lengths, mask = self._firsts[batch]
+        return PagedRows(starts, counts, lengths, table, mask, self.widest)
 
 
 class Caches(Protocol):
@@ -84,6 +88,8 @@ class TreeAttention:
     """Comes before a backend's own implementation class. The backend says how trees are attended to, and what their caches are."""
 
     BACKEND: str
+    trees_alone = False
+    """Whether the step has no rows but trees': the runner says so before vLLM makes metadata for its own attention, which then has none."""
 
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None, output_block_scale=None):
         told = getattr(attn_metadata, "ddtree", None)

@@ -80,9 +80,9 @@ class ReplayedStep:
         self._place()
 
     def _place_rows(self) -> None:
+        self._mask.copy_(row_mask(self._parents))
         self._linear.copy_(self._positions)
         self._lengths.copy_(self._linear[:, 0])
-        self._mask.copy_(row_mask(self._parents))
         torch.add(self._linear[:, :1], self._depths, out=self._positions)
 
     def accept(self, logits: Tensor, slots: Tensor) -> None:

@@ -100,6 +100,7 @@ class TreeRunner:
     # 2. attention
 
     def _build_attention_metadata(self, *args, **kwargs):
+        self._implementation.trees_alone = self._step is not None and self._step.only_trees
         metadata, common = super()._build_attention_metadata(*args, **kwargs)
         if self._has_trees(kwargs):
             (own,) = {id(own): own for own in map(metadata.__getitem__, self._target_layers)}.values()
