@@ -30,7 +30,7 @@ class ReplayedStep:
     """Of one number of requests, the same object at every such step. Its tensors, all int64, never move.
 
     ``trees`` ``[3, requests, rows]`` (tokens, parents, depths) are those to verify until ``grow`` makes them the next ones, whose
-    tokens behind the root ``drafts`` ``[requests, nodes]`` repeats; ``depths`` lists theirs, ``[rows]`` each. ``sampled``
+    tokens behind the root ``drafts`` ``[requests, nodes]`` repeats; ``depths`` ``[requests, rows]`` are theirs. ``sampled``
     ``[requests, longest]`` (int32) is what the step gives, as ``kernels.emitted`` tells it; ``order`` ``[tokens]`` names the rows
     of the flat batch with each request's accepted ones first. ``names`` are the requests whose trees these are, ``grown``: that
     these are next to be verified.
@@ -57,8 +57,7 @@ class ReplayedStep:
         # Chains: placed by their depths rows stay where they are, so that recording moves none.
         chain = torch.arange(self.widest, device=device)
         self.trees = torch.stack([torch.zeros_like(chain), chain - 1, chain])[:, None].repeat(1, requests, 1)
-        self._tokens, self._parents, self._depths = self.trees
-        self.depths = self._depths.unbind()
+        self._tokens, self._parents, self.depths = self.trees
         self.drafts = self._tokens[:, 1:].clone()
         self._chosen, self._bonus = self._every.clone(), self._starts.clone()
         self.sampled = torch.zeros(requests, self._longest, dtype=torch.int32, device=device)
@@ -83,7 +82,7 @@ class ReplayedStep:
         self._mask.copy_(row_mask(self._parents))
         self._linear.copy_(self._positions)
         self._lengths.copy_(self._linear[:, 0])
-        torch.add(self._linear[:, :1], self._depths, out=self._positions)
+        torch.add(self._linear[:, :1], self.depths, out=self._positions)
 
     def accept(self, logits: Tensor, slots: Tensor) -> None:
         """``logits`` ``[tokens, vocab]``, without NaN; ``slots`` ``[tokens]``: the cache's, where vLLM keeps them for every step."""
@@ -96,7 +95,7 @@ class ReplayedStep:
 
     def _accept_rows(self) -> None:
         choices = Chosen(self._chosen.view_as(self._tokens))
-        path, kept, bonus = accepted_path(self._tokens, self._parents, self._depths, choices, self._longest)
+        path, kept, bonus = accepted_path(self._tokens, self._parents, self.depths, choices, self._longest)
         self.sampled.copy_(emitted(self._tokens, path, kept, bonus, self._longest))
         self._bonus.copy_(bonus)
         self._caches.keep(self._slots, self._starts, path)
@@ -115,6 +114,6 @@ class ReplayedStep:
 
     def _grow_trees(self) -> None:
         columns = best_first_tree(self._bonus, self._slot_logits(self._hidden), self.widest - 1)
-        for place, column in zip((self._tokens, self._parents, self._depths), columns):
+        for place, column in zip((self._tokens, self._parents, self.depths), columns):
             place.copy_(column)
         self.drafts.copy_(self._tokens[:, 1:])

@@ -97,8 +97,8 @@ class ReplayingRunner(TreeRunner):
         if not isinstance(step, ReplayedStep):
             return super()._sample(logits, spec_decode_metadata)
         step.accept(logits, self._attended.slots)
-        for name, depths in zip(step.names, step.depths, strict=True):
-            self.shapes.setdefault(name, []).append(depths.clone())
+        for name, depths in zip(step.names, step.depths.clone().unbind(), strict=True):
+            self.shapes.setdefault(name, []).append(depths)
         return SamplerOutput(sampled_token_ids=step.sampled, logprobs_tensors=None)
 
     # 4. the next trees
