@@ -53,6 +53,8 @@ def test_pieces_say_what_the_kernels_say_and_recording_them_changes_nothing(requ
         step.accept(logits, slots)
         path, kept, bonus = accepted_path(tokens, parents, depths, GreedyChoices(logits.view(requests, ROWS, -1)), SLOTS + 1)
         assert torch.equal(step.sampled, emitted(tokens, path, kept, bonus, SLOTS + 1)) and torch.equal(positions, linear)
+        told = (step.bonus, bonus), (step.given, kept), (step.rejected, ROWS - kept)
+        assert all(own.dtype == torch.int32 and torch.equal(own.long(), expected) for own, expected in told)
         *recording, moved = caches.paths[before:]
         assert torch.equal(moved, path) and all(torch.equal(own, torch.arange(SLOTS + 1).expand_as(path)) for own in recording)
         first = step.order.view(requests, ROWS)[:, : SLOTS + 1] - ROWS * torch.arange(requests)[:, None]

@@ -30,6 +30,17 @@ class SlotProposer(DFlashProposer):
             kwargs["num_speculative_tokens"] = self.slots
         return super().propose(*args, **kwargs)
 
+    def prepare_next_token_ids_padded(self, *told) -> tuple[Tensor, Tensor]:
+        """Each request's last token and how many it got, int32, which vLLM would find among the sampled ones."""
+        return super().prepare_next_token_ids_padded(*told) if self.replayed is None else (self.replayed.bonus, self.replayed.given)
+
+    def prepare_inputs_padded(self, common, drafted, given: Tensor):
+        """Metadata of the drafter's context, rows to sample from (DFlash has its own) and how many rows of each request are none."""
+        step = self.replayed
+        if step is None or common.num_actual_tokens != step.order.numel() or common.num_reqs != len(step.names):
+            return super().prepare_inputs_padded(common, drafted, given)
+        return common, None, step.rejected
+
     def _greedy_sample(self, hidden_states: Tensor) -> Tensor:
         if self.replayed is not None:
             return self.replayed.grow(hidden_states)

@@ -32,7 +32,8 @@ class ReplayedStep:
     ``trees`` ``[3, requests, rows]`` (tokens, parents, depths) are those to verify until ``grow`` makes them the next ones, whose
     tokens behind the root ``drafts`` ``[requests, nodes]`` repeats; ``depths`` ``[requests, rows]`` are theirs. ``sampled``
     ``[requests, longest]`` (int32) is what the step gives, as ``kernels.emitted`` tells it; ``order`` ``[tokens]`` names the rows
-    of the flat batch with each request's accepted ones first. ``names`` are the requests whose trees these are, ``grown``: that
+    of the flat batch with each request's accepted ones first. ``bonus``, ``given`` and ``rejected`` ``[requests]`` (int32) are each
+    request's last token, how many it got, and rows that were not accepted. ``names`` are the requests whose trees these are, ``grown``: that
     these are next to be verified.
     """
 
@@ -59,7 +60,8 @@ class ReplayedStep:
         self.trees = torch.stack([torch.zeros_like(chain), chain - 1, chain])[:, None].repeat(1, requests, 1)
         self._tokens, self._parents, self.depths = self.trees
         self.drafts = self._tokens[:, 1:].clone()
-        self._chosen, self._bonus = self._every.clone(), self._starts.clone()
+        self._chosen, self._roots = self._every.clone(), self._starts.clone()
+        self.bonus, self.given, self.rejected = (torch.zeros(requests, dtype=torch.int32, device=device) for _ in range(3))
         self.sampled = torch.zeros(requests, self._longest, dtype=torch.int32, device=device)
         self.order = self._every.clone()
         self._unread = torch.zeros(requests * slots, dtype=torch.int64, device=device)
@@ -97,7 +99,8 @@ class ReplayedStep:
         choices = Chosen(self._chosen.view_as(self._tokens))
         path, kept, bonus = accepted_path(self._tokens, self._parents, self.depths, choices, self._longest)
         self.sampled.copy_(emitted(self._tokens, path, kept, bonus, self._longest))
-        self._bonus.copy_(bonus)
+        for place, told in ((self._roots, bonus), (self.bonus, bonus), (self.given, kept), (self.rejected, self.widest - kept)):
+            place.copy_(told)
         self._caches.keep(self._slots, self._starts, path)
         self._positions.copy_(self._linear)
         self.order.copy_(self._every).scatter_(0, self._firsts, self._at.gather(1, path).view(-1))
@@ -113,7 +116,7 @@ class ReplayedStep:
         return self._unread
 
     def _grow_trees(self) -> None:
-        columns = best_first_tree(self._bonus, self._slot_logits(self._hidden), self.widest - 1)
+        columns = best_first_tree(self._roots, self._slot_logits(self._hidden), self.widest - 1)
         for place, column in zip((self._tokens, self._parents, self.depths), columns):
             place.copy_(column)
         self.drafts.copy_(self._tokens[:, 1:])
