@@ -32,6 +32,11 @@ class Uniforms:
         return self._drawn[:, first:end]
 
 
+def seed_of(params, seeds: torch.Generator) -> int:
+    """The seed of a request with these ``SamplingParams``, or one of ``seeds``."""
+    return int(torch.randint(1 << 62, (1,), generator=seeds)) if params.seed is None else params.seed
+
+
 def sampler(logits: Tensor, request: Planned, params, numbers: Uniforms, given: int) -> SampledChoices:
     """Of a request with ``given`` tokens so far, whose ``SamplingParams`` are ``params``; ``logits`` ``[rows, vocab]`` are the step's."""
     own = logits[None, request.first : request.first + request.rows]

@@ -51,3 +51,9 @@ class SlotProposer(DFlashProposer):
         """``[requests * slots, hidden]`` -> ``[requests, slots, vocab]``."""
         logits = self.model.compute_logits(hidden_states)
         return logits.view(-1, self.slots, logits.shape[-1])
+
+
+def block_size(config) -> int:
+    """Tokens of a drafter's block, the bonus token included, from its ``config.json``."""
+    special = getattr(config, "dflash_config", None) or {}
+    return special.get("block_size") or config.block_size

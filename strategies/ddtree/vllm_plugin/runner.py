@@ -18,9 +18,9 @@ from vllm.v1.outputs import SamplerOutput
 
 from kernels import accepted_path, best_first_tree, emitted
 from strategies.ddtree.vllm_plugin.attention import Caches, StepAttention
-from strategies.ddtree.vllm_plugin.choosing import StepChoices, Uniforms, sampler
+from strategies.ddtree.vllm_plugin.choosing import StepChoices, Uniforms, sampler, seed_of
 from strategies.ddtree.vllm_plugin.plan import Planned, Step
-from strategies.ddtree.vllm_plugin.proposer import SlotProposer
+from strategies.ddtree.vllm_plugin.proposer import SlotProposer, block_size
 from strategies.ddtree.vllm_plugin.refusals import needs_chain, refuse_layers
 from strategies.dflash.vllm_worker import repair_key_norms, repair_taps
 
@@ -45,7 +45,6 @@ class TreeRunner:
         self._root = torch.tensor([[0], [-1], [0]], device=self.device)
         self._every = torch.arange(0, device=self.device)
         self._step: Step | None = None
-        self._drafted = False
         # Of each request tokens, parents and depths ``[3, rows]`` of its next tree, on the device; its root is row 0.
         self._grown: dict[str, torch.Tensor] = {}
         self._uniforms: dict[str, Uniforms] = {}
@@ -150,17 +149,10 @@ class TreeRunner:
             state = self.requests[request.name]
             params = state.sampling_params
             if params.temperature and request.name not in self.chains and not self.discard_request_mask.np[index]:
-                numbers = self._numbers(request.name, state)
-                samplers[index] = sampler(logits, request, params, numbers, len(state.output_token_ids))
+                if request.name not in self._uniforms:
+                    self._uniforms[request.name] = Uniforms(seed_of(params, self._seeds), self.device)
+                samplers[index] = sampler(logits, request, params, self._uniforms[request.name], len(state.output_token_ids))
         return samplers
-
-    def _numbers(self, name: str, state) -> Uniforms:
-        if name not in self._uniforms:
-            seed = state.sampling_params.seed
-            if seed is None:
-                seed = int(torch.randint(1 << 62, (1,), generator=self._seeds))
-            self._uniforms[name] = Uniforms(seed, self.device)
-        return self._uniforms[name]
 
     # 4. the next trees
 
@@ -207,8 +199,7 @@ class TreeRunner:
                 self._grown[name] = grown[slots[index]][:, index]
         if grown.keys() == {self.drafter.slots} and not self.chains.intersection(names):
             trees = grown[self.drafter.slots]
-            everyone = all(depth > 0 or discarded[index] for index, depth in enumerate(slots))
-            if everyone and trees.shape[2] == self.num_spec_tokens + 1:
+            if trees.shape[2] == self.num_spec_tokens + 1 and all(depth > 0 or discarded[i] for i, depth in enumerate(slots)):
                 return trees[0, :, 1:]  # vLLM overlooks those for chunks of prompts
         tokens = {depth: trees[0, :, 1:].tolist() for depth, trees in grown.items()}
         return [
@@ -257,9 +248,3 @@ class TreeRunner:
                 self.chains.add(name)
                 self.chained_requests += 1
                 _log.info("DDTree: request %s asks for %s and is verified as a chain (%d so far)", name, reason, self.chained_requests)
-
-
-def block_size(config) -> int:
-    """Tokens of a drafter's block, the bonus token included, from its ``config.json``."""
-    special = getattr(config, "dflash_config", None) or {}
-    return special.get("block_size") or config.block_size
