@@ -1,8 +1,11 @@
 """A replayed step by itself: what the pieces leave is what the kernels say, and recording them leaves everything as it was."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from replays import Again
+from vllm_standin import plugin
 
 from kernels import GreedyChoices, accepted_path, best_first_tree, emitted, row_mask
 from strategies.ddtree.vllm_plugin.attention import FixedRows
@@ -76,6 +79,40 @@ def test_a_stand_in_notices_what_a_graph_would_not():
     step.trees = step.trees.clone()
     with pytest.raises(AssertionError, match="no longer where it was recorded"):
         step.place()
+
+
+def test_trees_are_their_requests_in_whatever_order_these_come():
+    trees = {name: torch.stack([torch.full((ROWS,), number), torch.arange(ROWS) - 1, torch.arange(ROWS)]) for number, name in enumerate("abc")}
+    with plugin() as vllm:
+        runner = vllm.replaying.ReplayingRunner()
+    params = SimpleNamespace(temperature=0.0)
+    runner.requests = {name: SimpleNamespace(sampling_params=params, output_token_ids=[], num_prompt_tokens=5) for name in trees}
+    runner.input_batch, runner.drafter = SimpleNamespace(req_ids=["a", "b"]), SimpleNamespace(slots=SLOTS, logits_of_slots=None)
+    runner.chains, runner.max_model_len, runner.positions = set(), 90, torch.arange(80)
+    runner._fixed, runner._record, runner._caches = FixedRows(MOST, ROWS, torch.device("cpu")), Again, Kept()
+    runner._replayed, runner._last, runner._grown = {}, None, dict(trees)
+
+    def verified(*names: str) -> list[int]:
+        runner.input_batch.req_ids = list(names)
+        drafts = dict.fromkeys(names, [0] * BUDGET)
+        runner._take(SimpleNamespace(scheduled_spec_decode_tokens=drafts, total_num_scheduled_tokens=ROWS * len(names)), None)
+        assert runner._step is runner.drafter.replayed and runner._step.names == list(names)
+        return runner._step.trees[0, :, 0].tolist()
+
+    assert verified("a", "b") == [0, 1]
+    runner._step.trees[0] += 10  # as if grown
+    runner._step.grown = True
+    assert verified("a", "b") == [10, 11]
+    runner._step.grown = True
+    assert verified("b", "a") == [11, 10], "in another order"
+    runner._step.trees[0] += 10
+    runner._step.grown = True
+    assert verified("a") == [20]
+    assert verified("b", "c") == [21, 2], "one that waited has its own"
+    del runner.requests["a"]
+    runner._step.grown = True
+    runner._keep_trees()
+    assert runner._grown["b"][0, 0] == 21 and not runner._step.grown
 
 
 def test_nothing_is_recorded_without_a_gpu():
