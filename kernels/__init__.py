@@ -23,6 +23,7 @@ from kernels.masks import ancestor_bits, ancestor_mask, unpack_bits
 from kernels.outcome import TOLD, settle
 from kernels.packed import PackedLinear, pack, packed, products_of
 from kernels.paged import PagedCaches, PagedRows, paged_attention
+from kernels.recorded import recorded
 from kernels.rows import Rows, causal_mask, row_mask
 from kernels.sampling import draw, likeliest, likeliest_with_logprob, probabilities
 from kernels.tree import best_first_tree
@@ -64,6 +65,7 @@ __all__ = [
     "paged_attention",
     "products_of",
     "probabilities",
+    "recorded",
     "rope_frequencies",
     "rope_tables",
     "rotate",

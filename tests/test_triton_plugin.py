@@ -3,17 +3,20 @@
 vLLM is stood in for: its runner gives out positions and slots, its drafter random logits, its layers random queries.
 """
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from interpreted import DEVICE, INTERPRETED
+from replays import Again
 from test_triton_rounds import NothingReadBack
 from test_vllm_parts import ORDINARY
 from vllm_standin import plugin
 
 from kernels import device
+from strategies.ddtree.vllm_plugin.replayed import ReplayedStep
 
 HEADS, KV_HEADS, DIM, PAGE, HIDDEN, VOCABULARY, SLOTS, BUDGET, LAYERS = 2, 1, 16, 16, 6, 4, 3, 9, 2
 LONGEST = 200
@@ -48,6 +51,7 @@ class StockRunner:
         self.input_batch = SimpleNamespace(req_ids=names, num_computed_tokens_cpu=np.zeros(len(prompts), dtype=np.int64))
         self.discard_request_mask = SimpleNamespace(np=np.zeros(len(prompts), dtype=bool))
         self.positions = torch.zeros(400, dtype=torch.int64, device=DEVICE)
+        self.slots = torch.full((400,), -1, dtype=torch.int64, device=DEVICE)
         pages = -(-LONGEST // PAGE)
         self.table = torch.randperm(len(prompts) * pages).view(len(prompts), pages).int().to(DEVICE)
         caches = torch.randn(LAYERS, 2, len(prompts) * pages, PAGE, KV_HEADS, DIM).to(DEVICE)
@@ -68,7 +72,7 @@ class StockRunner:
         return dict.fromkeys(self.layers, metadata), None
 
     def propose_draft_token_ids(self, scheduler_output, sampled, sampling, hidden, sample_hidden, features, drafted, common, slot_mappings):
-        self.told = torch.cat(features, dim=-1), self.positions.clone()
+        self.told = torch.cat([own[: scheduler_output.total_num_scheduled_tokens] for own in features], dim=-1), self.positions.clone()
         return self.drafter.propose(self.block)
 
     def sample_tokens(self, grammar_output):
@@ -104,14 +108,14 @@ class NothingAsked(NothingReadBack):
 
 
 def decode(vllm, steps: int, temperatures: list[float], watched: bool = False, full: bool = False) -> list:
-    """Everything that each step gave. ``full``: steps of whole trees attend as a captured pass does, with what it was captured with."""
+    """Everything that each step gave. ``full``: steps of whole trees attend as a captured pass does, with what it was captured with,
+    and are replayed where all requests are greedy."""
     torch.manual_seed(0)
     stock = StockRunner(vllm.flash_attention, [20, 33, 5], temperatures, full)
-    vllm.runner.TreeRunner.adopt(stock, vllm.flash_attention.TreeFlashImpl)
+    (vllm.replaying.ReplayingRunner if full else vllm.runner.TreeRunner).adopt(stock, vllm.flash_attention.TreeFlashImpl)
     stock._target_layers, stock.drafter.model = stock.layers, SimpleNamespace(compute_logits=lambda hidden: hidden)
     drafts, given, told = {}, [[] for _ in stock.requests], []
     if full:
-        stock.slots = torch.full((3 * (BUDGET + 1),), -1, device=DEVICE)
         captured = stock._build_attention_metadata(num_tokens=30, num_reqs=3, max_query_len=10, for_cudagraph_capture=True)[0]
         nothing = torch.full((30, HEADS * DIM), 3.0, device=DEVICE)
         stock.layers["0"].impl.forward(None, nothing.view(30, HEADS, DIM), None, None, stock.layers["0"].kv_cache, captured["0"], nothing)
@@ -123,13 +127,13 @@ def decode(vllm, steps: int, temperatures: list[float], watched: bool = False, f
             drafts["request 1"] = drafts["request 1"][:4]
             del drafts["request 2"]
         new = [len(drafts.get(name, ())) + 1 if number else state.num_prompt_tokens for name, state in stock.requests.items()]
-        stock.slots = torch.full((sum(new) + 5,), -1, device=DEVICE)
+        stock.slots.fill_(-1)
         logit_rows = sum(len(drafts.get(name, ())) + 1 for name in stock.requests)
         logits = torch.randn(logit_rows, VOCABULARY).to(DEVICE)
         stock.block = torch.randn(len(new) * SLOTS, VOCABULARY).to(DEVICE)
         features = list(torch.randn(3, sum(new) + 5, HIDDEN).to(DEVICE))
         query, key, value = (torch.randn(LAYERS, sum(new), heads, DIM).to(DEVICE) for heads in (HEADS, KV_HEADS, KV_HEADS))
-        scheduled = SimpleNamespace(scheduled_spec_decode_tokens=drafts)
+        scheduled = SimpleNamespace(scheduled_spec_decode_tokens=drafts, total_num_scheduled_tokens=sum(new))
         # The first tree of all has the caches' addresses sent.
         with NothingAsked() if watched and number > 1 else torch.no_grad():
             stock._prepare_inputs(scheduled, new)
@@ -137,6 +141,7 @@ def decode(vllm, steps: int, temperatures: list[float], watched: bool = False, f
             shape = {"num_tokens": sum(new), "num_reqs": len(new), "max_query_len": max(new)}
             stock._determine_batch_execution_and_padding(**shape)
             metadata, _ = stock._build_attention_metadata(**shape)
+            assert vllm.flash_attention.TreeFlashImpl.trees_alone == (len(drafts) == len(new))
             replayed = full and new == [BUDGET + 1] * 3
             assert stock.uniform.pop() is (None if replayed or not full else False)
             outputs = torch.zeros(LAYERS, sum(new), HEADS * DIM, device=DEVICE)
@@ -150,8 +155,9 @@ def decode(vllm, steps: int, temperatures: list[float], watched: bool = False, f
             drafted = stock.propose_draft_token_ids(scheduled, sampled, None, None, None, features, spec, None, None)
         assert torch.is_tensor(drafted) and drafted.shape == (len(new), BUDGET)
         assert stock._step.only_trees == (len(drafts) == len(new))
+        assert isinstance(stock._step, ReplayedStep) == (replayed and not any(temperatures))
         caches = [layer.kv_cache.clone().cpu() for layer in stock.layers.values()]
-        told.append([part.cpu() for part in (positions, outputs, sampled, drafted, *stock.told)] + caches)
+        told.append([part.cpu().clone() for part in (positions, outputs, sampled, drafted, *stock.told)] + caches)
         drafts = dict(zip(stock.requests, drafted.tolist()))
         for index, (own, state) in enumerate(zip(sampled.tolist(), stock.requests.values(), strict=True)):
             tokens = [token for token in own if token >= 0]
@@ -167,10 +173,12 @@ def decode(vllm, steps: int, temperatures: list[float], watched: bool = False, f
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_gpus_road_gives_what_the_references_give_and_reads_nothing_back(vllm, monkeypatch, temperature, full):
     temperatures = [0.0, temperature, temperature]
-    wanted = decode(vllm, 6, temperatures) if DEVICE == "cpu" else None
+    wanted = decode(vllm, 6, temperatures)
     monkeypatch.setattr(device, "interpreted", INTERPRETED)
+    if DEVICE == "cpu":
+        monkeypatch.setattr(vllm.replaying, "recorder", lambda device: partial(Again, watch=NothingAsked))
     found = decode(vllm, 6, temperatures, watched=True, full=full)
-    for ours, theirs in zip(found, wanted or found, strict=True):
+    for ours, theirs in zip(found, wanted, strict=True):
         for part, expected in zip(ours, theirs, strict=True):
             torch.testing.assert_close(part, expected)
 
@@ -179,7 +187,8 @@ def test_near_the_end_of_a_context_trees_are_as_deep_as_there_is_room(vllm):
     torch.manual_seed(0)
     stock = StockRunner(vllm.flash_attention, [20, LONGEST - 4, LONGEST - 2], [0.0] * 3)
     vllm.runner.TreeRunner.adopt(stock, vllm.flash_attention.TreeFlashImpl)
-    new, scheduled = [20, LONGEST - 4, LONGEST - 2], SimpleNamespace(scheduled_spec_decode_tokens={})
+    new = [20, LONGEST - 4, LONGEST - 2]
+    scheduled = SimpleNamespace(scheduled_spec_decode_tokens={}, total_num_scheduled_tokens=sum(new))
     stock.positions, stock.slots = torch.zeros(2, 600, dtype=torch.int64)
     stock.drafter.model = SimpleNamespace(compute_logits=lambda hidden: hidden)
     stock.block = torch.tensor([[5.0, 0.0, 0.0, 0.0]]).repeat(3 * SLOTS, 1)

@@ -51,7 +51,7 @@ def test_each_row_of_a_tree_sees_context_and_ancestors_and_accepted_rows_move(fl
         part[SLOTS // BLOCK, SLOTS % BLOCK] = new
     output = torch.empty(len(query), HEADS * DIM)
     padded_slots = torch.cat([SLOTS, torch.full((3,), -1)])  # as vLLM pads them to a captured size
-    impl.forward(layer, query, key, value, cache, SimpleNamespace(ddtree=StepAttention(STEP, padded_slots, TABLE)), output)
+    impl.forward(layer, query, key, value, cache, SimpleNamespace(ddtree=StepAttention.of(STEP, padded_slots, TABLE)), output)
     for index, request in enumerate(REQUESTS):
         rows = slice(request.start, request.start + request.rows)
         if not request.is_tree:
@@ -72,7 +72,7 @@ def test_a_step_of_trees_alone_leaves_vllms_kernel_out(flash):
     step = Step([Planned("a", 0, 0, 19, 4, True)], [torch.tensor(TREES[0])], 4, torch.arange(19, 23))
     impl, cache, query = flash.TreeFlashImpl(DIM), torch.randn(CACHES["0.20"]), torch.randn(4, HEADS, DIM)
     output = torch.zeros(6, HEADS * DIM)
-    told = SimpleNamespace(ddtree=StepAttention(step, SLOTS, TABLE[:1]))
+    told = SimpleNamespace(ddtree=StepAttention.of(step, SLOTS, TABLE[:1]))
     impl.forward(None, torch.cat([query, query[:2]]), None, None, cache, told, output)
     assert output[:4].any(dim=1).all() and not output[4:].any()
 
@@ -82,3 +82,10 @@ def test_captured_graphs_leave_attention_out_unless_asked(flash):
         config = SimpleNamespace(additional_config={"ddtree": {"budget": 3} | asked})
         assert flash.TreeFlashBuilder.get_cudagraph_support(config, None) == support
     assert flash.TreeFlashBackend.get_impl_cls() is flash.TreeFlashImpl and flash.TreeFlashBackend.get_builder_cls() is flash.TreeFlashBuilder
+
+
+def test_a_schedule_for_vllms_kernel_is_made_where_it_runs(flash, monkeypatch):
+    builder = flash.TreeFlashBuilder()
+    assert builder.build(0, None) is False and builder.build(0, None, fast_build=True) is True
+    monkeypatch.setattr(flash.TreeFlashImpl, "trees_alone", True)
+    assert builder.build(0, None) is True

@@ -15,7 +15,7 @@ from harness.errors import UserError
 from harness.models.export import hugging_face_folder
 from harness.models.weights import load_checkpoint
 from kernels import SampledChoices
-from strategies.ddtree.vllm_plugin.attention import FixedRows, StepAttention
+from strategies.ddtree.vllm_plugin.attention import FixedRows
 from strategies.ddtree.vllm_plugin.choosing import StepChoices, Uniforms, sampler
 from strategies.ddtree.vllm_plugin.plan import Planned, Step, shapes
 from strategies.ddtree.vllm_plugin.refusals import needs_chain, refuse, refuse_layers
@@ -65,7 +65,8 @@ def test_what_a_captured_pass_reads_lies_in_the_same_places_at_every_step():
     one = step_of([planned(5, base=34)], [TREE], 5)
     for step, batch, counts, lengths in ((two, 3, [5, 5, 0], [30, 8]), (one, 3, [5, 0, 0], [34]), (two, 2, [5, 5], [30, 8])):
         assert fixed.takes(step)
-        rows = StepAttention(step, torch.zeros(15), table[:batch], fixed).rows
+        fixed.fill(step)
+        rows = fixed.rows(table[:batch])
         assert [part.data_ptr() for part in (rows.starts, rows.counts, rows.lengths, rows.mask)] == places
         for found in (rows, captured):
             assert found.counts.tolist()[:batch] == counts and found.lengths.tolist()[: len(lengths)] == lengths
@@ -74,7 +75,7 @@ def test_what_a_captured_pass_reads_lies_in_the_same_places_at_every_step():
     mixed = step_of([planned(5, base=34), planned(1, False, start=5)], [TREE, ROOT], 6)
     chunk = step_of([planned(1, False, start=4)], [ROOT], 5)
     assert not any(fixed.takes(step) for step in (short, mixed, chunk))
-    StepAttention(None, torch.zeros(15), table, fixed)
+    fixed.fill(None)
     assert captured.counts.tolist() == [0, 0, 0], "nothing attends while a pass is captured"
 
 

@@ -1,6 +1,6 @@
 """Runs in a process of its own: one vLLM engine, several runs of requests, everything that came of them as JSON.
 
-Standard input: ``{"folder", "strategy", "settings", "extra", "runs": [{"name", "batch", "control", "requests": [...]}]}``, where
+Standard input: ``{"folder", "strategy", "settings", "replayed", "extra", "runs": [{"name", "batch", "control", "requests": [...]}]}``, where
 a request holds ``prompt``, ``end``, ``sampling``, perhaps ``abort_after`` (tokens) and ``params`` (of vLLM's own). The answer
 goes to the file that is named on the command line.
 """
@@ -20,19 +20,25 @@ def main() -> None:
     settings = Settings(**asked["settings"])
     os.environ.update(environment(settings))
     arguments = engine_arguments(Path(asked["folder"]), settings, asked["strategy"]) | asked["extra"]
+    from replays import Again
+
     from harness.engines.vllm.driver import Driver
     from harness.engines.vllm.live import live_settings
 
+    if asked["replayed"]:
+        from strategies.ddtree.vllm_plugin import replaying
+
+        replaying.recorder = lambda device: Again
     driver = Driver(arguments)
     preempted = count_preemptions(driver.scheduler)
     result = {"settings": live_settings(driver.engine), "arguments": {k: v for k, v in arguments.items() if k != "additional_config"}}
     for run in asked["runs"]:
         free = driver.scheduler.kv_cache_manager.block_pool.get_num_free_blocks
-        before = free()
+        before, Again.replays = free(), 0
         with control(run.get("control")):
             answers = go(driver, run)
         driver.engine.step()  # lets finished requests go
-        result[run["name"]] = {"answers": answers, "preempted": sorted(preempted), "free_blocks": [before, free()]}
+        result[run["name"]] = {"answers": answers, "preempted": sorted(preempted), "free_blocks": [before, free()], "replays": Again.replays}
         preempted.clear()
     worker = driver.engine.model_executor.driver_worker.worker
     if hasattr(worker, "chained_requests"):

@@ -32,9 +32,10 @@ def configuration(strategy: str, **changes) -> dict:
 
 
 def ask_child(tmp_path: Path, folder: Path, strategy: dict, runs: list[dict], timeout_s: float = 1200, **extra) -> dict:
-    """``settings`` in ``extra`` change SETTINGS; all else are fields of vLLM's EngineArgs."""
-    settings = SETTINGS | extra.pop("settings", {})
-    asked = {"folder": str(folder), "strategy": strategy, "settings": settings, "extra": extra, "runs": runs}
+    """``settings`` in ``extra`` change SETTINGS, ``replayed`` has DDTree's work replayed by a stand-in for captured graphs; all
+    else are fields of vLLM's EngineArgs."""
+    settings, replayed = SETTINGS | extra.pop("settings", {}), extra.pop("replayed", False)
+    asked = {"folder": str(folder), "strategy": strategy, "settings": settings, "replayed": replayed, "extra": extra, "runs": runs}
     answer = tmp_path / f"answer-{strategy['name']}-{len(list(tmp_path.iterdir()))}.json"
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(

@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 import torch
 
 OURS = "strategies.ddtree.vllm_plugin"
-DEPENDENT = (f"{OURS}.flash_attention", f"{OURS}.proposer", f"{OURS}.runner", "strategies.dflash.vllm_worker")
+DEPENDENT = (f"{OURS}.flash_attention", f"{OURS}.proposer", f"{OURS}.runner", f"{OURS}.replaying", "strategies.dflash.vllm_worker")
 
 
 class StockImpl:
@@ -20,6 +20,13 @@ class StockImpl:
 
     def forward(self, layer, query, key, value, cache, metadata, output, output_scale=None, output_block_scale=None):
         output.fill_(7.0)
+
+
+class StockBuilder:
+    """vLLM's maker of metadata: says whether it was asked to leave the schedule out."""
+
+    def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
+        return fast_build
 
 
 class StockDrafter:
@@ -48,14 +55,14 @@ MODULES = {
     "vllm.v1.attention.backend": {"AttentionCGSupport": SimpleNamespace(NEVER="never", UNIFORM_BATCH="uniform")},
     "vllm.v1.attention.backends.flash_attn": {
         "FlashAttentionBackend": type("Backend", (), {}), "FlashAttentionImpl": StockImpl,
-        "FlashAttentionMetadataBuilder": type("Builder", (), {}),
+        "FlashAttentionMetadataBuilder": StockBuilder,
     },
 }  # fmt: skip
 
 
 @contextmanager
 def plugin():
-    """The plugin's modules ``flash_attention`` and ``runner``, imported over the stand-ins."""
+    """The plugin's modules ``flash_attention``, ``runner`` and ``replaying``, imported over the stand-ins."""
     usual = {name: module for name, module in sys.modules.items() if name == "vllm" or name.startswith("vllm.") or name in DEPENDENT}
     for name in usual:
         del sys.modules[name]
@@ -63,7 +70,7 @@ def plugin():
         sys.modules[name] = ModuleType(name)
         vars(sys.modules[name]).update(members)
     try:
-        yield SimpleNamespace(**{name: importlib.import_module(f"{OURS}.{name}") for name in ("flash_attention", "runner")})
+        yield SimpleNamespace(**{name: importlib.import_module(f"{OURS}.{name}") for name in ("flash_attention", "runner", "replaying")})
     finally:
         for name in [name for name in sys.modules if name == "vllm" or name.startswith("vllm.") or name in DEPENDENT]:
             del sys.modules[name]

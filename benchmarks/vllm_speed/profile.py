@@ -26,6 +26,8 @@ SPANS = (
     *(f"{_PLUGIN}.runner:TreeRunner.{name}" for name in (
         "_prepare_inputs", "_plan", "_set_positions", "_build_attention_metadata", "_sample", "_accepted_first", "_grow",
     )),
+    *(f"{_PLUGIN}.replaying:ReplayingRunner.{name}" for name in ("_take", "_sample", "_accepted_first")),
+    *(f"{_PLUGIN}.replayed:ReplayedStep.{name}" for name in ("place", "accept", "grow")),
     *(f"{_PLUGIN}.runner:{name}" for name in ("accepted_path", "emitted", "best_first_tree")),
     "kernels.paged:PagedCaches.keep",
     f"{_PLUGIN}.flash_attention:TreeFlashImpl.attend",

@@ -17,9 +17,9 @@ from harness.engines.torch.rounds import Rounds, needed_capacity
 from harness.engines.torch.tree_size import CostTable
 from harness.models.dense import DenseModel
 from harness.records import Request, Sampling
+from kernels import recorded
 from strategies.base import Proposer
 
-_WARM_UP_ROUNDS = 2
 _CAPACITY_STEP = 1024
 
 
@@ -33,18 +33,18 @@ class CapturedRounds(Rounds):
     def __init__(self, *sizes, sampling: Sampling, pool) -> None:
         super().__init__(*sizes)
         self._pool = pool
-        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[Hashable, Callable[[], None]] = {}
         self.costs: CostTable | None = None
         if self.size is None:
             self.begin([[0]] * self.batch, sampling, [0] * self.batch)
-            self._graphs["round"] = self._record(self._whole)
+            self._graphs["round"] = recorded(self._whole, pool)
         else:
             self.costs = measure(self, sampling, self.size.contexts)
             self.size.learn(self.costs)
 
     def step(self) -> None:
         if self.size is None:
-            self._graphs["round"].replay()
+            self._graphs["round"]()
         else:
             super().step()
 
@@ -61,20 +61,8 @@ class CapturedRounds(Rounds):
     def _replay(self, part: Hashable, work: Callable[[], None]) -> None:
         """Recorded when it is first asked for, which is while costs are measured."""
         if part not in self._graphs:
-            self._graphs[part] = self._record(work)
-        self._graphs[part].replay()
-
-    def _record(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # compiles kernels and sets up libraries, neither of which can be captured
-            for _ in range(_WARM_UP_ROUNDS):
-                work()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            work()
-        return graph
+            self._graphs[part] = recorded(work, self._pool)
+        self._graphs[part]()
 
 
 class CapturedPool:

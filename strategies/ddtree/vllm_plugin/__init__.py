@@ -12,7 +12,7 @@ WORKER = "strategies.ddtree.vllm_plugin.worker.DDTreeWorker"
 
 
 def full_graphs(vllm_config) -> bool:
-    """Whether passes over whole trees are to be captured with attention in them."""
+    """Whether passes over whole trees are to be captured with attention in them, and the plugin's work around them beside."""
     return vllm_config.additional_config["ddtree"].get("full_graphs", False)
 
 

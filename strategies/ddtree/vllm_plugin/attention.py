@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -13,32 +14,37 @@ from kernels.device import on_gpu
 from strategies.ddtree.vllm_plugin.plan import Step
 
 
+@dataclass(frozen=True)
 class StepAttention:
     """What the attention metadata of the target's layers carries during a verification step, as ``metadata.ddtree``.
 
-    ``slots`` ``[tokens]`` and ``table`` ``[requests, pages]`` are the layers' own. ``step`` None: a pass that is being captured.
-    ``fixed``: the places that a captured pass reads, which get the step.
+    ``slots`` ``[tokens]`` are the layers' own; ``rows`` those of the step's trees, or the places from which a captured pass reads
+    them; ``only_trees``: there are no others.
     """
 
-    def __init__(self, step: Step | None, slots: Tensor, table: Tensor, fixed: FixedRows | None = None) -> None:
-        self.step, self.slots = step, slots
-        self.only_trees = step is None or step.only_trees
-        if fixed is None:
-            self.rows = PagedRows(step.starts, step.counts, step.bases, table, step.mask, step.widest)
-        else:
-            fixed.fill(step)
-            self.rows = fixed.rows(table)
+    slots: Tensor
+    rows: PagedRows
+    only_trees: bool
+
+    @classmethod
+    def of(cls, step: Step, slots: Tensor, table: Tensor) -> StepAttention:
+        """``table`` ``[requests, pages]`` of the layers."""
+        return cls(slots, PagedRows(step.starts, step.counts, step.bases, table, step.mask, step.widest), step.only_trees)
 
 
 class FixedRows:
-    """What a captured pass reads of its step: the same places at every step, for up to ``requests`` trees of ``widest`` rows."""
+    """What a captured pass reads of its step: the same places at every step, for up to ``requests`` trees of ``widest`` rows.
+
+    ``lengths`` ``[requests]`` and ``mask`` as ``PagedRows`` has them, for a step to fill.
+    """
 
     def __init__(self, requests: int, widest: int, device: torch.device) -> None:
         self.widest, self._filled = widest, 0
         self._starts = widest * torch.arange(requests, device=device)
-        self._counts, self._lengths = (torch.zeros(requests, dtype=torch.int64, device=device) for _ in range(2))
-        self._mask = row_mask(torch.full((requests, widest), -1, device=device))
-        if on_gpu(self._mask):
+        self._counts, self.lengths = (torch.zeros(requests, dtype=torch.int64, device=device) for _ in range(2))
+        self.mask = row_mask(torch.full((requests, widest), -1, device=device))
+        self._firsts: dict[int, tuple[Tensor, ...]] = {}  # by number of requests
+        if on_gpu(self.mask):
             from kernels.triton_kernels.launch import counters
 
             counters(device)  # cannot be made during a capture
@@ -51,17 +57,24 @@ class FixedRows:
         """``None``: no request has rows, as in a pass that is captured."""
         batch = 0 if step is None else len(step.requests)
         if batch:
-            self._lengths[:batch].copy_(step.bases)
-            self._mask[:batch].copy_(step.mask)
+            self.lengths[:batch].copy_(step.bases)
+            self.mask[:batch].copy_(step.mask)
+        self.count(batch)
+
+    def count(self, batch: int) -> None:
+        """The first ``batch`` requests have rows; those that only fill a captured size have none."""
         if batch != self._filled:
             self._counts[:batch].fill_(self.widest)
-            self._counts[batch:].zero_()  # requests that only fill a captured size
+            self._counts[batch:].zero_()
             self._filled = batch
 
     def rows(self, table: Tensor) -> PagedRows:
         """Of as many requests as ``table`` ``[requests, pages]`` has."""
         batch = len(table)
-        return PagedRows(self._starts[:batch], self._counts[:batch], self._lengths[:batch], table, self._mask[:batch], self.widest)
+        if batch not in self._firsts:
+            self._firsts[batch] = tuple(own[:batch] for own in (self._starts, self._counts, self.lengths, self.mask))
+        starts, counts, lengths, mask = self._firsts[batch]
+        return PagedRows(starts, counts, lengths, table, mask, self.widest)
 
 
 class Caches(Protocol):
@@ -75,6 +88,8 @@ class TreeAttention:
     """Comes before a backend's own implementation class. The backend says how trees are attended to, and what their caches are."""
 
     BACKEND: str
+    trees_alone = False
+    """Whether the step has no rows but trees': the runner says so before vLLM makes metadata for its own attention, which then has none."""
 
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None, output_block_scale=None):
         told = getattr(attn_metadata, "ddtree", None)

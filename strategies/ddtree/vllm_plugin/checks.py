@@ -8,8 +8,10 @@ from strategies.ddtree.vllm_plugin.versions import KNOWN, seams
 
 def checks(device: str) -> list[Row]:
     found = [Row(f"seam {seam.owner.partition(':')[2]}.{seam.name}", *_state(seam), seam.why, needed=True) for seam in seams(device)]
+    captured = "vllm_full_graphs: whole passes over trees are captured, and the work around them (place, accept, grow)"
     return [
         *found,
+        *([look("captured graphs", _graphs, captured)] if device == "cuda" else []),
         look("plugin", _worker, "the worker that --worker-cls names", needed=True),
         look("known version", _known, f"written for vLLM {' and '.join(KNOWN)}; others run while the seams hold"),
     ]
@@ -27,6 +29,12 @@ def _worker() -> str:
     from strategies.ddtree.vllm_plugin import worker
 
     return worker.DDTreeWorker.__qualname__
+
+
+def _graphs() -> str | None:
+    import torch
+
+    return "recorded at the first step of each number of requests" if torch.cuda.is_available() else None
 
 
 def _known() -> str | None:

@@ -32,6 +32,11 @@ class Uniforms:
         return self._drawn[:, first:end]
 
 
+def seed_of(params, seeds: torch.Generator) -> int:
+    """The seed of a request with these ``SamplingParams``, or one of ``seeds``."""
+    return int(torch.randint(1 << 62, (1,), generator=seeds)) if params.seed is None else params.seed
+
+
 def sampler(logits: Tensor, request: Planned, params, numbers: Uniforms, given: int) -> SampledChoices:
     """Of a request with ``given`` tokens so far, whose ``SamplingParams`` are ``params``; ``logits`` ``[rows, vocab]`` are the step's."""
     own = logits[None, request.first : request.first + request.rows]
@@ -66,3 +71,16 @@ class StepChoices(Choices):
             rows = choices.rows
             chosen[request, :rows] = choices.at_all(depths[request : request + 1, :rows])[0]
         return chosen
+
+
+class Chosen(Choices):
+    """Choices that have been made: ``tokens`` int64 ``[requests, rows]``."""
+
+    def __init__(self, tokens: Tensor) -> None:
+        self._tokens = tokens
+
+    def __call__(self, request: int, row: int, depth: int) -> int:
+        return int(self._tokens[request, row])
+
+    def at_all(self, depths: Tensor) -> Tensor:
+        return self._tokens

@@ -18,17 +18,16 @@ class TreeCPUImpl(TreeAttention, CPUAttentionBackendImpl):
     BACKEND = "CPU_ATTN"
 
     def attend(self, told: StepAttention, query, key, value, cache, output) -> None:
-        block = cache.shape[2]
-        for index, request in enumerate(told.step.requests):
-            if not request.is_tree:
+        block, rows = cache.shape[2], told.rows
+        for index, (start, count, length) in enumerate(zip(*map(Tensor.tolist, (rows.starts, rows.counts, rows.lengths)), strict=True)):
+            if count == 0:
                 continue
-            rows = slice(request.start, request.start + request.rows)
-            before = torch.arange(request.base)
-            context = self.cache_rows(cache, told.rows.table[index, before // block].long() * block + before % block)
-            keys, values = (torch.cat([old, new[rows]]).transpose(0, 1)[None] for old, new in zip(context, (key, value), strict=True))
-            visible = visible_rows(told.rows.mask[index, None, : request.rows, : request.rows], request.base)
-            seen = attention(query[rows].transpose(0, 1)[None], keys, values, visible)
-            output[rows] = seen.view(request.rows, self.num_heads, self.head_size)
+            own, before = slice(start, start + count), torch.arange(length)
+            context = self.cache_rows(cache, rows.table[index, before // block].long() * block + before % block)
+            keys, values = (torch.cat([old, new[own]]).transpose(0, 1)[None] for old, new in zip(context, (key, value), strict=True))
+            visible = visible_rows(rows.mask[index, None, :count, :count], length)
+            seen = attention(query[own].transpose(0, 1)[None], keys, values, visible)
+            output[own] = seen.view(count, self.num_heads, self.head_size)
 
     @staticmethod
     def caches(layers) -> CPUCaches:

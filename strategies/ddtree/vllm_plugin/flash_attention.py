@@ -30,6 +30,10 @@ class TreeFlashBuilder(FlashAttentionMetadataBuilder):
     def get_cudagraph_support(cls, vllm_config, kv_cache_spec) -> AttentionCGSupport:
         return AttentionCGSupport.UNIFORM_BATCH if full_graphs(vllm_config) else AttentionCGSupport.NEVER
 
+    def build(self, common_prefix_len, common_attn_metadata, fast_build: bool = False):
+        # Fast is without the schedule of FlashAttention's kernel, which takes a call and two copies.
+        return super().build(common_prefix_len, common_attn_metadata, fast_build or TreeFlashImpl.trees_alone)
+
 
 class TreeFlashBackend(FlashAttentionBackend):
     @staticmethod

@@ -1,7 +1,6 @@
 """vLLM's model runner, verifying trees: the seams of a step, in their order.
 
     _prepare_inputs             rows of a tree get positions by depth
-    _determine_batch_…          whether the step may replay a captured pass
     _build_attention_metadata   attention layers of the target learn of the trees
     _sample                     the target chooses at every row, the walk accepts, accepted rows move behind the context
     propose_draft_token_ids     the drafter gets the accepted rows only, its slots grow the next trees
@@ -12,16 +11,16 @@ Trees stay on the device: where every request gets a whole one, the host reads n
 from __future__ import annotations
 
 import logging
+from functools import cached_property
 
 import torch
 from vllm.v1.outputs import SamplerOutput
 
 from kernels import accepted_path, best_first_tree, emitted
-from strategies.ddtree.vllm_plugin import full_graphs
-from strategies.ddtree.vllm_plugin.attention import Caches, FixedRows, StepAttention
-from strategies.ddtree.vllm_plugin.choosing import StepChoices, Uniforms, sampler
+from strategies.ddtree.vllm_plugin.attention import Caches, StepAttention
+from strategies.ddtree.vllm_plugin.choosing import StepChoices, Uniforms, sampler, seed_of
 from strategies.ddtree.vllm_plugin.plan import Planned, Step
-from strategies.ddtree.vllm_plugin.proposer import SlotProposer
+from strategies.ddtree.vllm_plugin.proposer import SlotProposer, block_size
 from strategies.ddtree.vllm_plugin.refusals import needs_chain, refuse_layers
 from strategies.dflash.vllm_worker import repair_key_norms, repair_taps
 
@@ -38,7 +37,7 @@ class TreeRunner:
 
     def _begin(self, attention: type) -> None:
         config = self.vllm_config
-        self._attention = attention
+        self._implementation = attention
         self._budget = config.additional_config["ddtree"]["budget"]
         slots = block_size(config.speculative_config.draft_model_config.hf_config) - 1
         self.drafter = SlotProposer(config, self.device, self, slots)
@@ -46,10 +45,6 @@ class TreeRunner:
         self._root = torch.tensor([[0], [-1], [0]], device=self.device)
         self._every = torch.arange(0, device=self.device)
         self._step: Step | None = None
-        # vLLM captures whole passes of as many rows a request as there are speculative tokens and one.
-        self._fixed = FixedRows(self.max_num_reqs, self.num_spec_tokens + 1, self.device) if full_graphs(config) else None
-        self._caches: Caches | None = None
-        self._drafted = False
         # Of each request tokens, parents and depths ``[3, rows]`` of its next tree, on the device; its root is row 0.
         self._grown: dict[str, torch.Tensor] = {}
         self._uniforms: dict[str, Uniforms] = {}
@@ -68,16 +63,19 @@ class TreeRunner:
         layers = self.compilation_config.static_forward_context
         own = self.drafter._draft_attn_layer_names
         self._target_layers = {name: layer for name, layer in layers.items() if name not in own and hasattr(layer, "impl")}
-        refuse_layers(self._target_layers, self._attention)
+        refuse_layers(self._target_layers, self._implementation)
 
     # 1. positions
 
     def _prepare_inputs(self, scheduler_output, num_scheduled_tokens):
         prepared = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
         self._meet_requests()
+        self._take(scheduler_output, num_scheduled_tokens)
+        return prepared
+
+    def _take(self, scheduler_output, num_scheduled_tokens) -> None:
         self._step = self._plan(scheduler_output, num_scheduled_tokens)
         self._set_positions(self._step.bases[:, None] + self._step.depths)
-        return prepared
 
     def _plan(self, scheduler_output, num_scheduled_tokens) -> Step:
         drafts, requests, end, logits = scheduler_output.scheduled_spec_decode_tokens, [], 0, 0
@@ -101,31 +99,19 @@ class TreeRunner:
     # 2. attention
 
     def _build_attention_metadata(self, *args, **kwargs):
+        self._implementation.trees_alone = self._step is not None and self._step.only_trees
         metadata, common = super()._build_attention_metadata(*args, **kwargs)
-        fixed = self._fixed if self._is_captured(kwargs) else None
-        if fixed is not None or (self._step is not None and self._step.has_trees):
-            told: dict[int, StepAttention] = {}
-            for name in self._target_layers:
-                own = metadata[name]
-                if id(own) not in told:
-                    own.ddtree = told[id(own)] = StepAttention(self._step, own.slot_mapping, own.block_table, fixed)
-            (self._attended,) = told.values()
+        if self._has_trees(kwargs):
+            (own,) = {id(own): own for own in map(metadata.__getitem__, self._target_layers)}.values()
+            own.ddtree = self._attended = self._attention(own.slot_mapping, own.block_table)
         return metadata, common
 
-    def _is_captured(self, shape: dict) -> bool:
-        """Whether this pass replays, or is about to become, a captured one with attention in it."""
-        if self._fixed is None:
-            return False
-        if self._step is not None:
-            return self._fixed.takes(self._step)
-        # A dummy pass is of trees if its requests have as many rows: both when it warms up and when it is captured.
-        return shape["max_query_len"] == self._fixed.widest and shape["num_tokens"] == shape["num_reqs"] * self._fixed.widest
+    def _has_trees(self, shape: dict) -> bool:
+        """Whether this pass, whose metadata vLLM makes from ``shape``, is over trees."""
+        return self._step is not None and self._step.has_trees
 
-    def _determine_batch_execution_and_padding(self, *args, **kwargs):
-        # vLLM goes by the number of rows, which a prompt's chunk or a chain can have, too.
-        if self._fixed is not None and self._step is not None and not self._fixed.takes(self._step):
-            kwargs["force_uniform_decode"] = False
-        return super()._determine_batch_execution_and_padding(*args, **kwargs)
+    def _attention(self, slots: torch.Tensor, table: torch.Tensor) -> StepAttention:
+        return StepAttention.of(self._step, slots, table)
 
     # 3. choice, walk, commit
 
@@ -149,10 +135,12 @@ class TreeRunner:
             for index in chained:
                 sampled[index] = stock.sampled_token_ids[index]
         if step.has_trees:
-            if self._caches is None:
-                self._caches = self._attention.caches(list(self._target_layers.values()))
             self._caches.keep(self._attended.slots, step.starts, step.path)
         return SamplerOutput(sampled_token_ids=sampled, logprobs_tensors=logprobs)
+
+    @cached_property
+    def _caches(self) -> Caches:
+        return self._implementation.caches(list(self._target_layers.values()))
 
     def _samplers(self, logits: torch.Tensor) -> dict:
         """Those of the step's requests, by index, that are neither greedy nor chains nor chunks of a prompt."""
@@ -161,17 +149,10 @@ class TreeRunner:
             state = self.requests[request.name]
             params = state.sampling_params
             if params.temperature and request.name not in self.chains and not self.discard_request_mask.np[index]:
-                numbers = self._numbers(request.name, state)
-                samplers[index] = sampler(logits, request, params, numbers, len(state.output_token_ids))
+                if request.name not in self._uniforms:
+                    self._uniforms[request.name] = Uniforms(seed_of(params, self._seeds), self.device)
+                samplers[index] = sampler(logits, request, params, self._uniforms[request.name], len(state.output_token_ids))
         return samplers
-
-    def _numbers(self, name: str, state) -> Uniforms:
-        if name not in self._uniforms:
-            seed = state.sampling_params.seed
-            if seed is None:
-                seed = int(torch.randint(1 << 62, (1,), generator=self._seeds))
-            self._uniforms[name] = Uniforms(seed, self.device)
-        return self._uniforms[name]
 
     # 4. the next trees
 
@@ -218,8 +199,7 @@ class TreeRunner:
                 self._grown[name] = grown[slots[index]][:, index]
         if grown.keys() == {self.drafter.slots} and not self.chains.intersection(names):
             trees = grown[self.drafter.slots]
-            everyone = all(depth > 0 or discarded[index] for index, depth in enumerate(slots))
-            if everyone and trees.shape[2] == self.num_spec_tokens + 1:
+            if trees.shape[2] == self.num_spec_tokens + 1 and all(depth > 0 or discarded[i] for i, depth in enumerate(slots)):
                 return trees[0, :, 1:]  # vLLM overlooks those for chunks of prompts
         tokens = {depth: trees[0, :, 1:].tolist() for depth, trees in grown.items()}
         return [
@@ -268,9 +248,3 @@ class TreeRunner:
                 self.chains.add(name)
                 self.chained_requests += 1
                 _log.info("DDTree: request %s asks for %s and is verified as a chain (%d so far)", name, reason, self.chained_requests)
-
-
-def block_size(config) -> int:
-    """Tokens of a drafter's block, the bonus token included, from its ``config.json``."""
-    special = getattr(config, "dflash_config", None) or {}
-    return special.get("block_size") or config.block_size

@@ -73,6 +73,8 @@ def seams(device: str) -> tuple[Seam, ...]:
         "num_tokens", "num_reqs", "num_scheduled_tokens_np", "max_num_scheduled_tokens", "use_cascade_attn", "allow_microbatching",
         "force_eager", "force_uniform_decode", "force_has_lora", "force_num_active_loras", "num_encoder_reqs",
     )  # fmt: skip
+    sampled = ("sampled_token_ids", "requests", "gpu_input_batch", "discard_request_mask")
+    padded = ("common_attn_metadata", "spec_decode_metadata", "valid_sampled_tokens_count")
     return (
         Seam(_RUNNER, "_prepare_inputs", (("scheduler_output", "num_scheduled_tokens"),), "positions of a tree's rows"),
         Seam(_RUNNER, "_build_attention_metadata", metadata, "tells attention layers of the trees"),
@@ -82,6 +84,8 @@ def seams(device: str) -> tuple[Seam, ...]:
         Seam(_RUNNER, "propose_draft_token_ids", (drafts,), "hands accepted rows to the drafter and grows the next trees"),
         Seam(_DRAFTER, "__init__", (("vllm_config", "device", "runner"),), "a block's own length, beside the node budget"),
         Seam(_DRAFTER, "propose", (proposed, ("num_speculative_tokens", *proposed)), "a block's own length"),
+        Seam(_DRAFTER, "prepare_next_token_ids_padded", (sampled,), "a replayed step has the next tokens"),
+        Seam(_DRAFTER, "prepare_inputs_padded", (padded,), "a replayed step knows how many rows are rejected"),
         Seam(_DRAFTER, "_greedy_sample", (("hidden_states",),), "takes the slots' logits before arg-max"),
         Seam(attention, "forward", (_ATTENTION,), "each row of a tree sees context, ancestors and itself"),
         Seam(attention, "do_kv_cache_update", (_UPDATE,), "has new rows in the cache before forward; CPU: puts accepted rows in place"),

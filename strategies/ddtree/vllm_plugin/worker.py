@@ -8,8 +8,10 @@ from vllm.platforms import current_platform
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
 from harness.errors import UserError
+from strategies.ddtree.vllm_plugin import full_graphs
 from strategies.ddtree.vllm_plugin.plan import shapes
 from strategies.ddtree.vllm_plugin.refusals import refuse
+from strategies.ddtree.vllm_plugin.replaying import ReplayingRunner
 from strategies.ddtree.vllm_plugin.runner import TreeRunner
 from strategies.ddtree.vllm_plugin.versions import check_seams
 
@@ -36,7 +38,8 @@ class DDTreeWorker(Worker):
         # For this process alone: every layer that would run on vLLM's own backend runs on its subclass.
         register_backend(AttentionBackendEnum[attention.BACKEND], f"{module}.{name}")
         super().init_device()
-        TreeRunner.adopt(self.model_runner, attention)
+        runner = ReplayingRunner if full_graphs(self.vllm_config) else TreeRunner
+        runner.adopt(self.model_runner, attention)
 
     def tree_shapes(self, request_id: str) -> list[tuple[int, int]]:
         """Depth and width of a request's trees, a step each, its prefill's (0, 0) first; told once."""
