@@ -4,7 +4,6 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +15,8 @@ from tiny_decoding import drafter_config, greedy, loaded, proposers, shaken, tin
 
 import harness as package
 import strategies.ddtree
-from harness.engines.torch.captured import CapturedPool, CapturedRounds
+from harness.engines.torch import captured
+from harness.engines.torch.captured import CapturedPool
 from harness.engines.torch.costs import RoundCosts
 from harness.engines.torch.decode import decode, decode_with
 from harness.engines.torch.engine import target_view
@@ -105,7 +105,7 @@ def graphs(monkeypatch):
     """Captured rounds without a GPU: what would be recorded runs again at every replay. ``graphs`` lists the replays."""
     replays = []
 
-    def record(self, work):
+    def record(work, pool):
         part = work.__name__ if hasattr(work, "__name__") else work.func.__name__
         rows = work.args[0] if hasattr(work, "args") else None
 
@@ -113,9 +113,9 @@ def graphs(monkeypatch):
             replays.append((part, rows))
             work()
 
-        return SimpleNamespace(replay=replay)
+        return replay
 
-    monkeypatch.setattr(CapturedRounds, "_record", record)
+    monkeypatch.setattr(captured, "recorded", record)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     return replays
 

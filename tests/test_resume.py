@@ -197,7 +197,7 @@ def begun_with(folder: Path, config: str) -> None:
         (lambda f: begun_with(f, "a: 1"), "needs the groups"),
         (lambda f: begun_with(f, "".join(f"{group}: 1\n" for group in GROUPS)), "needs the groups"),
         (lambda f: (f / "config.yaml").write_text("{a: ["), "is not the one that the run began with"),
-        (lambda f: damage(f / "config.yaml", b"budget: 16", b"budget: 17"), "is not the one that the run began with"),
+        (lambda f: damage(f / "config.yaml", b"budget: 15", b"budget: 17"), "is not the one that the run began with"),
         (lambda f: damage(f / "environment.json", b'"sha256": "', b'"sha256": "0'), "checksum differs"),
         (lambda f: (f / "environment.json").write_text("{"), "damaged"),
         (lambda f: lines.append(f / CELLS, {**next(lines.read(f / CELLS)), "prompt": "x/1"}), "none of this run's"),
