@@ -40,6 +40,13 @@ class StockDrafter:
         return self._greedy_sample(hidden_states).view(-1, self.slots)
 
 
+class StockPages:
+    """vLLM's keeper of cache pages: gives back what it was asked."""
+
+    def allocate_slots(self, request, num_new_tokens, num_lookahead_tokens=0, delay_cache_blocks=False):
+        return request, num_new_tokens, num_lookahead_tokens, delay_cache_blocks
+
+
 @dataclass
 class SamplerOutput:
     sampled_token_ids: torch.Tensor
@@ -50,6 +57,7 @@ MODULES = {
     "vllm": {}, "vllm.v1": {}, "vllm.v1.attention": {}, "vllm.v1.attention.backends": {}, "vllm.v1.spec_decode": {}, "vllm.v1.worker": {},
     "vllm.platforms": {"current_platform": SimpleNamespace(is_cpu=lambda: True)},
     "vllm.v1.worker.cpu_worker": {"CPUWorker": type("CPUWorker", (), {})},
+    "vllm.v1.core": {}, "vllm.v1.core.kv_cache_manager": {"KVCacheManager": StockPages},
     "vllm.v1.outputs": {"SamplerOutput": SamplerOutput},
     "vllm.v1.spec_decode.dflash": {"DFlashProposer": StockDrafter},
     "vllm.v1.attention.backend": {"AttentionCGSupport": SimpleNamespace(NEVER="never", UNIFORM_BATCH="uniform")},

@@ -22,7 +22,7 @@ from strategies.ddtree.vllm_plugin.choosing import StepChoices, Uniforms, sample
 from strategies.ddtree.vllm_plugin.plan import Planned, Step
 from strategies.ddtree.vllm_plugin.proposer import SlotProposer, block_size
 from strategies.ddtree.vllm_plugin.refusals import needs_chain, refuse_layers
-from strategies.dflash.vllm_worker import repair_key_norms, repair_taps
+from strategies.dflash.vllm_worker import repair_loaded, repair_taps
 
 _log = logging.getLogger("vllm.ddtree")
 
@@ -59,7 +59,7 @@ class TreeRunner:
     def load_model(self, *args, **kwargs) -> None:
         repair_taps(self)
         super().load_model(*args, **kwargs)
-        repair_key_norms(self.drafter)
+        repair_loaded(self)
         layers = self.compilation_config.static_forward_context
         own = self.drafter._draft_attn_layer_names
         self._target_layers = {name: layer for name, layer in layers.items() if name not in own and hasattr(layer, "impl")}
