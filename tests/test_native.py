@@ -210,6 +210,8 @@ def test_what_the_kernels_do_not_take_goes_the_other_road():
     seen = Rows(lengths, causal_mask(1, 4, "cpu"), window=3)
     assert native.decoder_layers([layer], x, rope, keys[None], values[None], [seen]) is None
     assert over_cache(layer, x, rope, keys, values, seen).shape == x.shape
+    two = [Rows(lengths), Rows(lengths - 1)]
+    assert native.decoder_layers([layer] * 2, x, rope, keys.expand(2, *keys.shape), values.expand(2, *values.shape), two) is None
     assert type(packed(nn.Linear(32, 24, bias=False).bfloat16().requires_grad_(False))) is not native.NativeLinear
     odd = random_layer(heads=2, kv_heads=1, dim=48)
     x, rope, keys, values, lengths = state(odd, [20], 1, 48, 4)

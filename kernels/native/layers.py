@@ -95,8 +95,11 @@ def decoder_layers(
     layers: Sequence, x: Tensor, rope: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, rows: Sequence[Rows]
 ) -> Sequence[Tensor] | None:
     """What ``kernels.over_caches`` yields, in one call; ``None``: these layers are not made of ``NativeLinear``s, or this is no
-    cache, or are no rows, of the kind that the kernel takes."""
-    if not isinstance(layers[0].qkv, NativeLinear) or any(seen.window is not None or seen.mask is not rows[0].mask for seen in rows):
+    cache, or are no rows, of the kind that the kernel takes: the same for every layer, without a window."""
+    lengths, mask = rows[0].lengths, rows[0].mask
+    if not isinstance(layers[0].qkv, NativeLinear):
+        return None
+    if not all(seen.window is None and seen.lengths is lengths and seen.mask is mask for seen in rows):
         return None
     if keys.stride() != values.stride() or keys.stride()[3:] != (keys.shape[-1], 1):
         return None
@@ -106,11 +109,10 @@ def decoder_layers(
     x = x.contiguous()
     outputs = x.new_empty(len(layers), *x.shape)
     cos, sin = (table.expand(len(x), -1, -1, -1).contiguous() for table in rope)
-    mask = None if rows[0].mask is None else rows[0].mask.data_ptr()
     places = (ctypes.c_void_p * len(layers))(*map(ctypes.addressof, described))
     layers[0].qkv._library.decoder_layers(
         places, len(layers), x.data_ptr(), outputs.data_ptr(), len(x), x.shape[1], cos.data_ptr(), sin.data_ptr(), keys.data_ptr(),
-        values.data_ptr(), *keys.stride()[:3], rows[0].lengths.data_ptr(), mask, torch.get_num_threads(),
+        values.data_ptr(), *keys.stride()[:3], lengths.data_ptr(), None if mask is None else mask.data_ptr(), torch.get_num_threads(),
     )  # fmt: skip
     return outputs.unbind()
 
