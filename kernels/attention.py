@@ -53,7 +53,7 @@ def rotated_attention(
 ) -> Tensor:
     """``rotate_into``, then ``attention`` of its queries over the caches: arguments as theirs, returns what the latter does."""
     if on_gpu(qkv):
-        from kernels.triton_kernels import tree_attention as kernel
+        from kernels.triton_kernels import rotated as kernel
 
         if kernel.rotates(qkv.shape[1], heads, keys):
             norms = (None, None, 0.0) if q_norm is None else (q_norm.weight, k_norm.weight, q_norm.eps)

@@ -8,6 +8,7 @@ from interpreted import DEVICE, INTERPRETED
 from test_triton_attention import random_parents
 
 from kernels import Rows, ancestor_bits, attention, device, layers, rotate_into, rotated_attention, unpack_bits
+from kernels.triton_kernels import rotated
 from kernels.triton_kernels import tree_attention as kernels
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -15,7 +16,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 @pytest.fixture(autouse=True)
 def rotated_always(monkeypatch):
-    monkeypatch.setattr(kernels, "MOST_ROTATED", 128)
+    monkeypatch.setattr(rotated, "MOST_ROTATED", 128)
 
 
 def made(batch, heads, kv_heads, head_dim, rows, capacity, seed, dtype, normed, fits=True):
@@ -153,10 +154,10 @@ def test_a_row_in_fp32_is_the_same_in_any_company(monkeypatch):
 @torch.no_grad()
 def test_which_road_a_pass_takes(most, kernel, monkeypatch):
     """In fp32 it depends on the constant alone; in bf16 many rows take the two kernels."""
-    monkeypatch.setattr(kernels, "MOST_ROTATED", most)
+    monkeypatch.setattr(rotated, "MOST_ROTATED", most)
     keys = torch.empty(1, 2, 100, 16)
-    assert {kernels.rotates(rows, 8, keys) for rows in (1, 8, 9, 70)} == {kernel == "rotated_attention"}
-    assert [kernels.rotates(rows, 8, keys.bfloat16()) for rows in (1, 8, 9, 70)] == [most >= 32, most >= 32, most >= 64, most >= 128]
+    assert {rotated.rotates(rows, 8, keys) for rows in (1, 8, 9, 70)} == {kernel == "rotated_attention"}
+    assert [rotated.rotates(rows, 8, keys.bfloat16()) for rows in (1, 8, 9, 70)] == [most >= 32, most >= 32, most >= 64, most >= 128]
     arguments, lengths = made(1, 4, 2, 16, 3, 40, 0, torch.float32, True)
     there = on_device(arguments)
     found = by_kernel(there, Rows(lengths.to(DEVICE)))

@@ -1,9 +1,26 @@
-"""What attention makes of one block of keys and values, and how those of new rows come out of their product."""
+"""Blocks of attention: their sizes, what becomes of one, and how those of new rows come out of their product."""
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
+
+
+def padded(head_dim: int) -> int:
+    """The size of a head in a block."""
+    return max(16, triton.next_power_of_2(head_dim))
+
+
+def block_sizes(folded: int, dims: int, dtype: torch.dtype, page: int) -> tuple[int, int, int, int, int]:
+    """Rows and columns of a program's blocks, warps, stages, and programs that surely fit on a multiprocessor beside one another.
+    Columns divide the 64 of a word of ``bits``."""
+    if dtype == torch.float32:
+        return (16, 32, 8 if page else 4, 2, 1) if dims <= 64 else (16, 16, 8, 2, 1)  # addresses in pages take registers
+    block_m = next((most for most in (16, 32, 64) if folded <= most), 128)
+    if block_m == 16:
+        return block_m, 64, 4, 2, 2 if dims <= 128 else 1
+    return block_m, 64, 8 if block_m == 128 else 4, 3 if dims <= 128 else 2, 1
 
 
 @triton.jit
@@ -84,15 +101,20 @@ def new_rows(
 
 
 @triton.jit
-def seen_of_new(
-    bits_ptr, request, row, real, begin, rows, words, window,
-    NEW_N: tl.constexpr, BITS: tl.constexpr, WINDOW: tl.constexpr,
-):  # fmt: skip
+def row_bits(bits_ptr, request, row, real, rows, words, begin, BITS: tl.constexpr):
+    """The words of rows that say which of the 64 new rows around ``begin`` they see; without ``BITS`` there are none."""
+    word = tl.zeros(row.shape, tl.int64)
+    if BITS:
+        word = tl.load(bits_ptr + (request * rows + row) * words + begin // 64, mask=real, other=-1)
+    return word
+
+
+@triton.jit
+def seen_of_new(word, row, begin, rows, window, NEW_N: tl.constexpr, BITS: tl.constexpr, WINDOW: tl.constexpr):
     """Which of the new rows from ``begin`` on each of the rows ``row`` sees."""
     columns = tl.arange(0, NEW_N)
     seen = (begin + columns < rows)[None, :]
     if BITS:
-        word = tl.load(bits_ptr + (request * rows + row) * words + begin // 64, mask=real, other=-1)
         seen = seen & (((word[:, None] >> (begin % 64 + columns).to(tl.int64)[None, :]) & 1) != 0)
     if WINDOW:
         away = row[:, None] - (begin + columns)[None, :]

@@ -2,7 +2,7 @@
 
 One kernel for two kinds of cache: one stretch of memory a request (``tree_attention``), or pages that a table names, with
 the rows in a flat batch (``kernels.triton_kernels.paged.paged_attention``). Of the first kind it may take queries, keys and
-values as their product left them (``rotated_attention``): each program norms and rotates what it needs of them.
+values as their product left them (``kernels.triton_kernels.rotated``): each program norms and rotates what it needs of them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.triton_kernels.blocks import attend, in_pages, new_rows, norms_of, seen_of_new, turned
+from kernels.triton_kernels.blocks import attend, block_sizes, in_pages, new_rows, norms_of, padded, row_bits, seen_of_new, turned
 from kernels.triton_kernels.launch import (
     arrives_last, counters, dependent_launch, leave, let_next_start, meet, programs_at_once, side_by_side, wait_for_last,
 )  # fmt: skip
 from kernels.triton_kernels.parts import blocks_of, merge, own_rows
 
-MOST_ROTATED = 32  # rows of a program up to which it rotates; of more, a kernel before it does. 0: always the kernel before it
 _MOST_PARTS = 32
 
 
@@ -38,7 +37,7 @@ def tree_attention(
     requests, heads and tiles of rows; a part's blocks follow from ``lengths``, so that the grid is always the same.
     """
     batch, heads, rows, head_dim = queries.shape
-    _check(keys, values)
+    check_caches(keys, values)
     if queries.stride(3) != 1:
         queries = queries.contiguous()
     out = queries.new_empty(batch, rows, heads * head_dim)
@@ -49,33 +48,8 @@ def tree_attention(
     return out
 
 
-def rotates(rows: int, heads: int, keys: Tensor) -> bool:
-    """Whether ``rotated_attention`` is the road of ``rows`` rows over a cache ``[batch, kv_heads, capacity, head_dim]``; in fp32 that
-    does not depend on how many they are."""
-    _, kv_heads, _, head_dim = keys.shape
-    return _tile(heads // kv_heads * rows, _padded(head_dim), keys.dtype, 0)[0] <= MOST_ROTATED
-
-
-def rotated_attention(
-    qkv: Tensor, cos: Tensor, sin: Tensor, heads: int, q_norm: Tensor | None, k_norm: Tensor | None, eps: float,
-    keys: Tensor, values: Tensor, lengths: Tensor, bits: Tensor | None, window: int | None = None,
-) -> Tensor:  # fmt: skip
-    """``rotate_into``, then ``tree_attention``, in one kernel; arguments as theirs. Rows behind the capacity are seen, not written.
-
-    Keys and values of the new rows come from ``qkv``, never from the cache: no program reads what another one writes.
-    """
-    batch, rows, width = qkv.shape
-    _, kv_heads, capacity, head_dim = keys.shape
-    _check(keys, values)
-    out = qkv.new_empty(batch, rows, heads * head_dim)
-    launch(
-        qkv.contiguous(), keys, values, out, (batch, rows, heads, kv_heads), (rows * width, head_dim, width), keys.stride()[:2],
-        lengths, bits, window, 1 / math.sqrt(head_dim), rotation=(cos.contiguous(), sin.contiguous(), q_norm, k_norm, capacity, eps),
-    )  # fmt: skip
-    return out
-
-
-def _check(keys: Tensor, values: Tensor) -> None:
+def check_caches(keys: Tensor, values: Tensor) -> None:
+    """Refuse caches that are not of the same strides and whole rows."""
     if keys.stride() != values.stride() or keys.stride(2) != keys.shape[3] or keys.stride(3) != 1:
         raise ValueError(f"caches of strides {keys.stride()} and {values.stride()}: the same, with whole rows, are needed")
 
@@ -93,8 +67,8 @@ def launch(
     """
     batch, rows, heads, kv_heads = sizes
     group, head_dim, device = heads // kv_heads, keys.shape[-1], queries.device
-    folded, dims = group * rows, _padded(head_dim)
-    block_m, block_n, warps, stages, beside = _tile(folded, dims, queries.dtype, page)
+    folded, dims = group * rows, padded(head_dim)
+    block_m, block_n, warps, stages, beside = block_sizes(folded, dims, queries.dtype, page)
     tiles = triton.cdiv(folded, block_m)
     parts = min(_MOST_PARTS, max(1, beside * programs_at_once(device) // (batch * kv_heads * tiles)))
     partial = torch.empty(batch * kv_heads * parts * folded * (dims + 1), dtype=torch.float32, device=device) if parts > 1 else None
@@ -115,21 +89,6 @@ def launch(
         rows, kv_heads, bits.shape[2] if bits is not None else 0, window or 0, math.log2(math.e) * scale, capacity, eps,
         BITS=bits is not None, TOGETHER=side_by_side(device), BLOCK_M=block_m, num_warps=warps, num_stages=stages, **shape,
     )  # fmt: skip
-
-
-def _padded(head_dim: int) -> int:
-    return max(16, triton.next_power_of_2(head_dim))
-
-
-def _tile(folded: int, dims: int, dtype: torch.dtype, page: int) -> tuple[int, int, int, int, int]:
-    """Rows and columns of a program's blocks, warps, stages, and programs that surely fit on a multiprocessor beside one another.
-    Columns divide the 64 of a word of ``bits``."""
-    if dtype == torch.float32:
-        return (16, 32, 8 if page else 4, 2, 1) if dims <= 64 else (16, 16, 8, 2, 1)  # addresses in pages take registers
-    block_m = next((most for most in (16, 32, 64) if folded <= most), 128)
-    if block_m == 16:
-        return block_m, 64, 4, 2, 2 if dims <= 128 else 1
-    return block_m, 64, 8 if block_m == 128 else 4, 3 if dims <= 128 else 2, 1
 
 
 @triton.jit
@@ -177,8 +136,9 @@ def _attention_kernel(
         k_tile = keys_ptr + cache + columns[None, :] * HEAD_DIM + dims[:, None]
         v_tile = values_ptr + cache + columns[:, None] * HEAD_DIM + dims[None, :]
     WHOLE: tl.constexpr = not WINDOW and DIMS == HEAD_DIM  # blocks within the context need no mask
-    # Of few rows the first block, committed in earlier rounds, is asked for before the wait; of many it would take their registers.
-    EARLY: tl.constexpr = WHOLE and PAGE == 0 and BLOCK_M <= 32
+    # Of few rows the first block, committed in earlier rounds, is asked for before the wait; of many, and through a loop over new
+    # rows, it would take their registers.
+    EARLY: tl.constexpr = WHOLE and PAGE == 0 and BLOCK_M <= 32 and (ONE_NEW or not ROTATE)
     if EARLY:
         early = begin < tl.minimum(end, length // BLOCK_N)
         early_k = tl.load(k_tile + begin * (BLOCK_N * HEAD_DIM), mask=early, other=0.0)
@@ -200,6 +160,7 @@ def _attention_kernel(
         capacity = tl.where(tl.program_id(1) == 0, capacity, 0)
         new_block = tl.maximum(begin, context)
         if ONE_NEW:  # asked for before the queries are turned
+            word = row_bits(bits_ptr, request, row, real & (new_block < end), rows, words, 0, BITS)
             new_k, new_v = tl.zeros((DIMS, NEW_N), q.dtype), tl.zeros((NEW_N, DIMS), q.dtype)
             if new_block < end:
                 new_k, new_v = new_rows(
@@ -215,7 +176,7 @@ def _attention_kernel(
     if ROTATE:
         if ONE_NEW:
             if new_block < end:
-                seen = seen_of_new(bits_ptr, request, row, real, 0, rows, words, window, NEW_N, BITS, WINDOW)
+                seen = seen_of_new(word, row, 0, rows, window, NEW_N, BITS, WINDOW)
                 out, largest, total = attend(q, new_k, new_v, seen, out, largest, total, scale, True)
         else:
             for block in tl.range(new_block, end, num_stages=1):
@@ -224,7 +185,8 @@ def _attention_kernel(
                     q_ptr, cos_ptr, sin_ptr, k_norms, k_other_norms, keys_ptr + cache, values_ptr + cache, request, kv_head, kv_heads,
                     new, rows, length, capacity, eps, GROUP, HEAD_DIM, DIMS, NEW_N, NORM,
                 )  # fmt: skip
-                seen = seen_of_new(bits_ptr, request, row, real, new, rows, words, window, NEW_N, BITS, WINDOW)
+                word = row_bits(bits_ptr, request, row, real, rows, words, new, BITS)
+                seen = seen_of_new(word, row, new, rows, window, NEW_N, BITS, WINDOW)
                 out, largest, total = attend(q, k, v, seen, out, largest, total, scale, True)
         end = tl.minimum(end, context)
     if EARLY:
