@@ -1,7 +1,7 @@
 """Draft-tree kernels: plain-torch references that a reader can check against the papers, and Triton kernels for a GPU."""
 
 from kernels.acceptance import GreedyChoices, SampledChoices, accept, accepted_path, emitted, greedy_rows, walk
-from kernels.attention import attention, visible_rows
+from kernels.attention import attention, rotated_attention, visible_rows
 from kernels.cache import keep_rows, write_rows
 from kernels.chains import chain_columns, following_tokens
 from kernels.decoder_layer import LayerWeights, over_cache, over_caches, side_by_side, stacked
@@ -70,6 +70,7 @@ __all__ = [
     "rope_tables",
     "rotate",
     "rotate_into",
+    "rotated_attention",
     "row_mask",
     "settle",
     "side_by_side",

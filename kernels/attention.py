@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.device import on_gpu
+from kernels.layers import rotate_into
 from kernels.rows import Rows
 
 
@@ -45,6 +46,20 @@ def _over_cache(queries: Tensor, keys: Tensor, values: Tensor, rows: Rows) -> Te
     grouped = heads > keys.shape[1]
     out = F.scaled_dot_product_attention(queries, keys[:, :, :longest], values[:, :, :longest], bias, enable_gqa=grouped)
     return out.transpose(1, 2).reshape(batch, new, heads * head_dim)
+
+
+def rotated_attention(
+    qkv: Tensor, rope: tuple[Tensor, Tensor], heads: int, q_norm, k_norm, keys: Tensor, values: Tensor, rows: Rows
+) -> Tensor:
+    """``rotate_into``, then ``attention`` of its queries over the caches: arguments as theirs, returns what the latter does."""
+    if on_gpu(qkv):
+        from kernels.triton_kernels import rotated as kernel
+
+        if kernel.rotates(qkv.shape[1], heads, keys):
+            norms = (None, None, 0.0) if q_norm is None else (q_norm.weight, k_norm.weight, q_norm.eps)
+            return kernel.rotated_attention(qkv, *rope, heads, *norms, keys, values, rows.lengths, rows.mask, rows.window)
+    queries = rotate_into(qkv, rope, heads, q_norm, k_norm, keys, values, rows.lengths)
+    return attention(queries, keys, values, rows)
 
 
 def visible_rows(tree_mask: Tensor, context: int) -> Tensor:

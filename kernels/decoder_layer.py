@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor, nn
 
-from kernels.attention import attention
-from kernels.layers import linear_add, norm_linear, norm_swiglu, rotate_into
+from kernels.attention import rotated_attention
+from kernels.layers import linear_add, norm_linear, norm_swiglu
 from kernels.native import layers as native
 from kernels.packed import packed
 from kernels.rows import Rows
@@ -53,8 +53,8 @@ def over_caches(
     scaled = None
     for layer, own_keys, own_values, seen, following in zip(layers, keys, values, rows, norms, strict=True):
         qkv = norm_linear(x, layer.attention_norm, layer.qkv, scaled)
-        queries = rotate_into(qkv, rope, layer.heads, layer.q_norm, layer.k_norm, own_keys, own_values, seen.lengths)
-        x, scaled = linear_add(attention(queries, own_keys, own_values, seen), layer.out, x, layer.mlp_norm)
+        attended = rotated_attention(qkv, rope, layer.heads, layer.q_norm, layer.k_norm, own_keys, own_values, seen)
+        x, scaled = linear_add(attended, layer.out, x, layer.mlp_norm)
         x, scaled = linear_add(norm_swiglu(x, layer.mlp_norm, layer.gate_up, scaled), layer.down, x, following)
         yield x
 

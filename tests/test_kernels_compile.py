@@ -159,6 +159,23 @@ def test_a_layer_in_fp32(launched, on_an_h200, rows, head_dim):
     assert few_rows.norm_swiglu(x, torch.empty(576), 1e-6, torch.empty(3072, 576)).shape == (2, rows, 1536)
 
 
+@pytest.mark.parametrize("rows, dtype", [*((rows, torch.bfloat16) for rows in (1, 8, 17, 64, 128)), (1, torch.float32), (17, torch.float32)])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("window", [None, 100])
+def test_attention_that_rotates(launched, on_an_h200, window, shape, rows, dtype):
+    from kernels.triton_kernels.rotated import rotated_attention
+
+    if window and rows not in (8, 17):
+        pytest.skip("one size of each kind")
+    _, _, heads, kv_heads, head_dim = SHAPES[shape]
+    qkv, tables = torch.empty(1, rows, (heads + 2 * kv_heads) * head_dim, dtype=dtype), torch.empty(1, 1, rows, head_dim, dtype=dtype)
+    norms = torch.empty(2, head_dim, dtype=dtype).unbind(0) if shape == "qwen3-8b" else (None, None)
+    bits = torch.zeros(1, rows, -(-rows // 64), dtype=torch.int64) if rows > 1 else None
+    cache, lengths = torch.empty(2, 1, kv_heads, 2048, head_dim, dtype=dtype), torch.zeros(1, dtype=torch.int64)
+    seen = rotated_attention(qkv, tables, tables, heads, *norms, 1e-6, *cache, lengths, bits, window)
+    assert seen.shape == (1, rows, heads * head_dim) and launched == ["_attention_kernel"]
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("rows", [1, 16])

@@ -7,13 +7,13 @@ import triton.language as tl
 
 
 @triton.jit
-def blocks_of(lengths_ptr, request, rows, window, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
+def blocks_of(lengths_ptr, request, rows, window, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr, NEW_N: tl.constexpr):
     """Length of a context, the first block of it that is seen, and how many are seen, the blocks of new rows included."""
     length = tl.load(lengths_ptr + request).to(tl.int32)
     first = 0
     if WINDOW:
         first = tl.maximum(length - window + 1, 0) // BLOCK_N
-    return length, first, tl.cdiv(length, BLOCK_N) - first + tl.cdiv(rows, BLOCK_N)
+    return length, first, tl.cdiv(length, BLOCK_N) - first + tl.cdiv(rows, NEW_N)
 
 
 @triton.jit
