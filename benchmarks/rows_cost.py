@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -31,9 +32,8 @@ from kernels import Rows, pack, row_mask
 TINY = {"shapes": "tiny", "rows": "1,5", "contexts": "32,64"}
 
 
-@torch.inference_mode()
-def pass_s(model: DenseModel, rows: int, context: int) -> float:
-    """Median seconds of a pass over ``rows`` rows of one request that has ``context`` positions."""
+def a_pass(model: DenseModel, rows: int, context: int) -> Callable[[], torch.Tensor]:
+    """A pass over ``rows`` rows of one request that has ``context`` positions, as often as it is called; returns logits."""
     device = model.embed.weight.device
     cache = model.new_cache(1, context + rows)
     cache.attention.normal_()
@@ -47,6 +47,13 @@ def pass_s(model: DenseModel, rows: int, context: int) -> float:
         hidden, _ = model(tokens, cache.lengths[:, None] + depths, cache, seen)
         return model.logits(hidden)
 
+    return one_pass
+
+
+@torch.inference_mode()
+def pass_s(model: DenseModel, rows: int, context: int) -> float:
+    """Median seconds of ``a_pass``."""
+    one_pass, device = a_pass(model, rows, context), model.embed.weight.device
     assert one_pass().isfinite().all()
     if device.type == "cuda":
         return replay_s(captured(one_pass, 1))

@@ -23,6 +23,7 @@ def recorded(work: Callable[[], None], pool=None) -> Callable[[], None]:
             work()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    # An engine may ask the GPU things from other threads meanwhile; they are none of this graph.
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         work()
     return graph.replay

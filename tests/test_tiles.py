@@ -20,10 +20,10 @@ def measured(monkeypatch, tmp_path):
         path = tmp_path / "tiles.json"
         path.write_text(json.dumps({"environment": {}, "tiles": {name: {"tile": asdict(cut)} for name, cut in found.items()}}))
         monkeypatch.setattr(tiles, "MEASURED", path)
-        tiles._measured.cache_clear()
+        tiles.measured.cache_clear()
 
     yield write
-    tiles._measured.cache_clear()
+    tiles.measured.cache_clear()
 
 
 def test_a_measured_tile_goes_before_the_rule(measured):
@@ -35,8 +35,8 @@ def test_a_measured_tile_goes_before_the_rule(measured):
 
 
 def test_the_stored_tiles_can_be_read():
-    tiles._measured.cache_clear()
-    assert all(isinstance(cut, Tile) for cut in tiles._measured().values())
+    tiles.measured.cache_clear()
+    assert all(isinstance(cut, Tile) for cut in tiles.measured().values())
 
 
 @pytest.mark.parametrize("rows", [1, 2, 16, 17, 64, 65, 128])

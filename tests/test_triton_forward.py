@@ -62,7 +62,7 @@ def compare_handed_on(rows, inputs, outputs, dtype, cut=None):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("rows, cut", [(5, None), (37, None), (20, Tile(16, 16, 32, split=3)), (33, Tile(32, 64, 64, split=2))])
+@pytest.mark.parametrize("rows, cut", [(5, None), (37, None), (20, Tile(16, 16, 32, split=3)), (33, Tile(32, 64, 64, split=2)), (20, Tile(16, 32, 32, split=2, early=64))])
 def test_what_a_product_hands_to_the_next_norm(rows, dtype, cut):
     compare_handed_on(rows, 72, 200, dtype, cut)
 
@@ -78,7 +78,13 @@ def test_products_of_all_sizes(rows, inputs, outputs, dtype):
     compare(rows, inputs, outputs, dtype)
 
 
-@pytest.mark.parametrize("cut", [Tile(1, 4, 64, stages=1), Tile(16, 64, 32), Tile(16, 16, 32, split=3), Tile(32, 128, 64, split=2)])
+CUTS = [
+    Tile(1, 4, 64, stages=1), Tile(16, 64, 32), Tile(16, 16, 32, split=3), Tile(32, 128, 64, split=2),
+    Tile(16, 32, 32, early=128), Tile(16, 32, 64, split=2, early=32), Tile(32, 64, 32, early=256),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("cut", CUTS)
 def test_every_way_to_cut_a_product(cut):
     rows = 1 if cut.block_m == 1 else cut.block_m + 3
     compare(rows, 200, 40, torch.bfloat16, cut)

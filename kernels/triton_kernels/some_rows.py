@@ -17,11 +17,11 @@ def some_rows_kernel(
     next_norm_ptr, next_scaled_ptr, next_squares_ptr, rows, eps,
     N: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, SQUARES: tl.constexpr,
     NEXT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr,
-    STEPS: tl.constexpr, AHEAD: tl.constexpr, DEPENDENT: tl.constexpr,
+    EARLY: tl.constexpr, STEPS: tl.constexpr, AHEAD: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """A program for ``BLOCK_N`` of the ``N`` outputs, ``STEPS`` blocks of ``K`` and ``BLOCK_M`` rows. x is contiguous.
+    """A program for ``BLOCK_N`` of the ``N`` outputs, ``EARLY`` and then ``STEPS`` blocks of ``K``, and ``BLOCK_M`` rows. x is contiguous.
 
-    With ``SPLIT`` programs an output, each stores its part and the last to come sums them. ``GATED``: the matrix has 2N rows.
+    The first ``EARLY`` inputs' weights are loaded, into registers, before the kernel before this one has ended. With ``SPLIT`` programs an output, each stores its part and the last to come sums them. ``GATED``: the matrix has 2N rows.
     ``AHEAD`` cache lines of every row of weights are asked for before the kernel before this one has ended.
     ``SQUARES``: x comes multiplied by the norm's weight, with sums of squares ``[SQUARES, rows]``, as ``NEXT`` leaves them.
     """
@@ -31,8 +31,15 @@ def some_rows_kernel(
     n = n_tile * BLOCK_N + tl.arange(0, BLOCK_N)
     n_row = tl.where(n < N, n, 0).to(tl.int64)  # loads need no mask then
     m = m_tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    first_k = part * (STEPS * BLOCK_K)
-    if DEPENDENT:
+    SHARE: tl.constexpr = EARLY + STEPS * BLOCK_K
+    EVEN: tl.constexpr = K == SPLIT * SHARE
+    early_k = part * SHARE + tl.arange(0, EARLY if EARLY > 0 else 1)
+    first_k = part * SHARE + EARLY
+    if EARLY > 0:
+        early = _weights(weight_ptr, n_row, early_k, K, EVEN)
+        if GATED:
+            early_up = _weights(weight_ptr, n_row + N, early_k, K, EVEN)
+    if DEPENDENT and STEPS > 0:
         _prefetch(weight_ptr, n_row, first_k, K, AHEAD)
         if GATED:
             _prefetch(weight_ptr, n_row + N, first_k, K, AHEAD)
@@ -48,31 +55,33 @@ def some_rows_kernel(
         there = (tile < SQUARES)[:, None] & (m < rows)[None, :]
         given_squares = tl.load(squares_ptr + tile[:, None] * rows + m[None, :], mask=there, other=0.0)
 
-    EVEN: tl.constexpr = K == SPLIT * STEPS * BLOCK_K
     x_rows = x_ptr + m.to(tl.int64)[:, None] * K
+    real = (m < rows)[:, None]
     out = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     up = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     squares = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
+    if EARLY > 0:  # multiplied last, so that the other blocks are asked for as soon as can be
+        early_x, early_wide = _inputs(x_rows, real, norm_ptr, early_k, K, EVEN, NORMING)
     for step in range(STEPS):
         k = first_k + step * BLOCK_K + tl.arange(0, BLOCK_K)
-        if EVEN:
-            x = tl.load(x_rows + k[None, :], mask=m[:, None] < rows, other=0.0)
-        else:
-            x = tl.load(x_rows + k[None, :], mask=(m[:, None] < rows) & (k[None, :] < K), other=0.0)
+        x, wide = _inputs(x_rows, real, norm_ptr, k, K, EVEN, NORMING)
         if NORMING:
-            wide = x.to(tl.float32)
             squares += wide * wide
-            norm = tl.load(norm_ptr + k) if EVEN else tl.load(norm_ptr + k, mask=k < K, other=0.0)
-            x = (wide * norm.to(tl.float32)[None, :]).to(x.dtype)
         weights = _weights(weight_ptr, n_row, k, K, EVEN)
         out = tl.dot(weights, tl.trans(x), out, input_precision="ieee")
         if GATED:
             weights = _weights(weight_ptr, n_row + N, k, K, EVEN)
             up = tl.dot(weights, tl.trans(x), up, input_precision="ieee")
+    if EARLY > 0:
+        out = tl.dot(early, tl.trans(early_x), out, input_precision="ieee")
+        if GATED:
+            up = tl.dot(early_up, tl.trans(early_x), up, input_precision="ieee")
     if SQUARES > 0:
         square = tl.sum(given_squares, 0)
     else:
         square = tl.sum(squares, 1)
+        if NORMING and EARLY > 0:
+            square += tl.sum(early_wide * early_wide, 1)
 
     if SPLIT == 1:
         _finish(
@@ -121,6 +130,18 @@ def _weights(weight_ptr, n, k, K: tl.constexpr, EVEN: tl.constexpr):
     else:
         weights = tl.load(weight_ptr + at, mask=k[None, :] < K, other=0.0, eviction_policy="evict_first")
     return weights
+
+
+@triton.jit
+def _inputs(x_rows, real, norm_ptr, k, K: tl.constexpr, EVEN: tl.constexpr, NORMING: tl.constexpr):
+    """Columns ``k`` of x; with ``NORMING`` times the norm's weight, and before that in fp32."""
+    x = tl.load(x_rows + k[None, :], mask=real if EVEN else real & (k[None, :] < K), other=0.0)
+    wide = x
+    if NORMING:
+        wide = x.to(tl.float32)
+        norm = tl.load(norm_ptr + k) if EVEN else tl.load(norm_ptr + k, mask=k < K, other=0.0)
+        x = (wide * norm.to(tl.float32)[None, :]).to(x.dtype)
+    return x, wide
 
 
 @triton.jit

@@ -12,14 +12,15 @@ import torch
 MEASURED = Path(__file__).with_name("tiles.json")
 MOST_ROWS = 128
 SHARED_BYTES = 228 * 1024  # of a multiprocessor of an H200; each program takes 1 KiB more than it uses
-_PROGRAMS = 132  # multiprocessors of an H200
-_SMALL = 1 << 21  # weights of a matrix that may be read again for other rows: what counts is that many programs share it
+PROGRAMS = 132  # multiprocessors of an H200
+SMALL = 1 << 21  # weights of a matrix that may be read again for other rows: what counts is that many programs share it
 
 
 @dataclass(frozen=True)
 class Tile:
     """One program's share: ``block_m`` rows x ``block_n`` outputs, ``block_k`` inputs a step; ``split`` programs share the
-    inputs of an output. ``block_m`` 1: the kernel of one row."""
+    inputs of an output; weights of the first ``early`` inputs (0 or a power of two) are held in registers before the kernel before has ended.
+    ``block_m`` 1: the kernel of one row."""
 
     block_m: int
     block_n: int
@@ -27,6 +28,7 @@ class Tile:
     split: int = 1
     warps: int = 4
     stages: int = 4
+    early: int = 0
 
 
 def tile(rows: int, outputs: int, inputs: int, gated: bool, dtype: torch.dtype) -> Tile:
@@ -37,7 +39,7 @@ def tile(rows: int, outputs: int, inputs: int, gated: bool, dtype: torch.dtype) 
     """
     if dtype == torch.float32:
         return Tile(16, 32, 32, stages=2)
-    return _measured().get(key(rows, outputs, inputs, gated)) or rule_of_thumb(rows, outputs, inputs, gated)
+    return measured().get(key(rows, outputs, inputs, gated)) or rule_of_thumb(rows, outputs, inputs, gated)
 
 
 def row_class(rows: int) -> int:
@@ -51,7 +53,8 @@ def key(rows: int, outputs: int, inputs: int, gated: bool) -> str:
 
 
 @cache
-def _measured() -> dict[str, Tile]:
+def measured() -> dict[str, Tile]:
+    """Tiles by ``key``; what is put into this dict is what products use from then on."""
     return {name: Tile(**found["tile"]) for name, found in json.loads(MEASURED.read_text())["tiles"].items()}
 
 
@@ -64,24 +67,24 @@ def rule_of_thumb(rows: int, outputs: int, inputs: int, gated: bool) -> Tile:
     block_n = 128 if block_m >= 64 and outputs >= 2048 and not gated else 64
     block_k = 128 if block_m <= 32 and inputs >= 2048 and not gated else 64
     programs, steps = -(-outputs // block_n), -(-inputs // block_k)
-    while outputs * inputs <= _SMALL and block_m > 16 and 2 * programs <= _PROGRAMS:
+    while outputs * inputs <= SMALL and block_m > 16 and 2 * programs <= PROGRAMS:
         block_m, programs = block_m // 2, 2 * programs
-    most = 2 * _PROGRAMS if block_m <= 32 else _PROGRAMS
+    most = 2 * PROGRAMS if block_m <= 32 else PROGRAMS
     split = 1
     while 2 * programs * split <= most and steps >= 16 * split and steps % (2 * split) == 0:
         split *= 2
-    stages = most_stages(block_m, block_n, block_k, gated, at_once=2 if programs * split > _PROGRAMS else 1)
+    stages = most_stages(block_m, block_n, block_k, gated, at_once=2 if programs * split > PROGRAMS else 1)
     return Tile(block_m, block_n, block_k, split, warps=8 if block_m == 128 else 4, stages=min(6, stages))
 
 
-def most_stages(block_m: int, block_n: int, block_k: int, gated: bool, at_once: int) -> int:
+def most_stages(block_m: int, block_n: int, block_k: int, gated: bool, at_once: int, early: int = 0) -> int:
     """Blocks of operands in bf16 that a program may have under way when a multiprocessor holds ``at_once`` programs."""
-    a_stage = 2 * block_k * (block_n * (2 if gated else 1) + block_m)
+    an_input = 2 * (block_n * (2 if gated else 1) + block_m)
     normed = 2 * block_k * block_m
-    return (SHARED_BYTES // at_once - 1536 - normed) // a_stage
+    return (SHARED_BYTES // at_once - 1536 - normed - early * an_input) // (block_k * an_input)
 
 
 def _one_row(outputs: int, inputs: int, gated: bool) -> Tile:
-    block_n = 4 if outputs >= 4 * _PROGRAMS else 2
+    block_n = 4 if outputs >= 4 * PROGRAMS else 2
     pieces = 1 << max(5, min(8, (inputs // 8 - 1).bit_length()))
     return Tile(1, block_n // (2 if gated and block_n > 2 else 1), 8 * pieces, stages=1)
