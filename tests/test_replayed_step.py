@@ -115,5 +115,29 @@ def test_trees_are_their_requests_in_whatever_order_these_come():
     assert runner._grown["b"][0, 0] == 21 and not runner._step.grown
 
 
+def test_pieces_are_recorded_with_vllms_graphs_and_leave_nothing_behind():
+    caches, device = Kept(), torch.device("cpu")
+    with plugin() as vllm:
+
+        class Runner(vllm.replaying.ReplayingRunner, type("Stock", (), {"capture_model": lambda self: 7})):
+            pass
+
+        runner = Runner()
+    table = SimpleNamespace(slot_mapping=SimpleNamespace(gpu=torch.full((80,), -1)))
+    runner.input_batch, runner.compilation_config = SimpleNamespace(block_table=[table]), SimpleNamespace(max_cudagraph_capture_size=39)
+    runner.drafter = SimpleNamespace(
+        slots=SLOTS, kv_cache_gid=0, hidden_size=VOCABULARY, dtype=torch.float32,
+        logits_of_slots=lambda hidden: hidden.view(-1, SLOTS, VOCABULARY),
+    )  # fmt: skip
+    runner.device, runner.positions, runner.max_num_reqs = device, torch.zeros(80, dtype=torch.int64), MOST
+    runner._fixed, runner._record, runner._caches = FixedRows(MOST, ROWS, device), Again, caches
+    runner._replayed, runner._last = {}, None
+    assert runner.capture_model() == 7
+    assert list(runner._replayed) == [1, 2, 3], "as many as vLLM captures passes for"
+    assert all(step._accept and step._grow and not step.grown and not step.names for step in runner._replayed.values())
+    assert caches.paths and all(torch.equal(path, torch.arange(SLOTS + 1).expand_as(path)) for path in caches.paths)
+    assert not runner._fixed._counts.any()
+
+
 def test_nothing_is_recorded_without_a_gpu():
     assert recorder(torch.device("cpu")) is None

@@ -25,6 +25,23 @@ class ReplayingRunner(TreeRunner):
         self._replayed: dict[int, ReplayedStep] = {}  # by number of requests
         self._last: ReplayedStep | None = None
 
+    @torch.inference_mode()
+    def capture_model(self) -> int:
+        """With vLLM's graphs the plugin's own, for every number of requests: no step records, and what cannot be recorded fails here."""
+        taken, rows = super().capture_model(), self._fixed.widest
+        if self._record is None:
+            return taken
+        # Elsewhere a step finds its slots at another place, and records that piece anew.
+        slots = self.input_batch.block_table[self.drafter.kv_cache_gid].slot_mapping.gpu
+        for requests in range(1, min(self.max_num_reqs, self.compilation_config.max_cudagraph_capture_size // rows) + 1):
+            step = self._make(requests)
+            # Whole chains of token 0 are accepted: nothing moves.
+            step.accept(torch.zeros(requests * rows, 1, device=self.device), slots)
+            hidden = requests * self.drafter.slots, self.drafter.hidden_size
+            step.grow(torch.zeros(hidden, dtype=self.drafter.dtype, device=self.device))
+            step.grown = False
+        return taken
+
     # 1. trees and positions
 
     def _take(self, scheduler_output, num_scheduled_tokens) -> None:

@@ -79,6 +79,7 @@ def seams(device: str) -> tuple[Seam, ...]:
         Seam(_RUNNER, "_prepare_inputs", (("scheduler_output", "num_scheduled_tokens"),), "positions of a tree's rows"),
         Seam(_RUNNER, "_build_attention_metadata", metadata, "tells attention layers of the trees"),
         Seam(_RUNNER, "_determine_batch_execution_and_padding", (execution,), "keeps steps that are not all trees from captured passes"),
+        Seam(_RUNNER, "capture_model", ((),), "records the plugin's own work beside vLLM's"),
         Seam(_RUNNER, "_sample", (("logits", "spec_decode_metadata"),), "walks the trees and commits the accepted rows"),
         Seam(_RUNNER, "sample_tokens", (("grammar_output",),), "forgets the step's trees when it is over"),
         Seam(_RUNNER, "propose_draft_token_ids", (drafts,), "hands accepted rows to the drafter and grows the next trees"),
