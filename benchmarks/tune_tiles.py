@@ -25,7 +25,7 @@ from statistics import median
 import torch
 
 import harness  # noqa: F401  before anything starts threads
-from benchmarks.graph_time import captured, replay_s
+from benchmarks.graph_time import Graphs
 from benchmarks.products import Product, products
 from benchmarks.round_cost import SHAPES, RandomTensors
 from benchmarks.rows_cost import a_pass
@@ -117,6 +117,7 @@ class Search:
 
     def __init__(self, one_pass: Callable[[], torch.Tensor], device: torch.device, wanted: dict[str, list[Tile]]) -> None:
         self._pass, self._device, self._wanted = one_pass, device, wanted
+        self._graphs = Graphs() if device.type == "cuda" else None
         self.timed: dict[str, dict[Tile, float]] = {name: {} for name in wanted}
         self.best = {name: tiles.measured().get(name) or cuts[0] for name, cuts in wanted.items()}
         tiles.measured().update(self.best)
@@ -135,8 +136,8 @@ class Search:
     @torch.inference_mode()
     def _seconds(self, name: str, cut: Tile) -> float:
         tiles.measured()[name] = cut
-        if self._device.type == "cuda":
-            return replay_s(captured(self._pass, 1), REPLAYS)
+        if self._graphs:
+            return self._graphs.replay_s(self._pass, REPLAYS)
         return median(seconds_of(self._pass, self._device) for _ in range(3))
 
 

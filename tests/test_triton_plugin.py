@@ -189,12 +189,12 @@ def test_near_the_end_of_a_context_trees_are_as_deep_as_there_is_room(vllm):
     vllm.runner.TreeRunner.adopt(stock, vllm.flash_attention.TreeFlashImpl)
     new = [20, LONGEST - 4, LONGEST - 2]
     scheduled = SimpleNamespace(scheduled_spec_decode_tokens={}, total_num_scheduled_tokens=sum(new))
-    stock.positions, stock.slots = torch.zeros(2, 600, dtype=torch.int64)
+    stock.positions, stock.slots = torch.zeros(2, 600, dtype=torch.int64, device=DEVICE)
     stock.drafter.model = SimpleNamespace(compute_logits=lambda hidden: hidden)
-    stock.block = torch.tensor([[5.0, 0.0, 0.0, 0.0]]).repeat(3 * SLOTS, 1)
+    stock.block = torch.tensor([[5.0, 0.0, 0.0, 0.0]], device=DEVICE).repeat(3 * SLOTS, 1)
     stock._prepare_inputs(scheduled, new)
-    sampled = stock._sample(torch.randn(3, VOCABULARY), None).sampled_token_ids
-    drafts = stock.propose_draft_token_ids(scheduled, sampled, None, None, None, [torch.zeros(sum(new), HIDDEN)], None, None, None)
+    sampled = stock._sample(torch.randn(3, VOCABULARY, device=DEVICE), None).sampled_token_ids
+    drafts = stock.propose_draft_token_ids(scheduled, sampled, None, None, None, [torch.zeros(sum(new), HIDDEN, device=DEVICE)], None, None, None)
     assert [len(own) for own in drafts] == [BUDGET, BUDGET, 0]
     assert [int(tree[2].max()) for tree in stock._grown.values()] == [SLOTS, 2]
 

@@ -1,12 +1,13 @@
 """Speed of the baseline, DFlash and DDTree at three node budgets inside vLLM, and a profile of their rounds, in one go.
 
-    python -m benchmarks.vllm_speed --output results/h200/vllm suite.root=FOLDER [KEY=VALUE ...]
+    python -m benchmarks.vllm_speed --output results/h200/vllm suite.root=FOLDER [KEY=VALUE ...] [-- KEY=VALUE ... -- KEY=VALUE ...]
     python -m benchmarks.vllm_speed --output FOLDER --tiny suite.root=FOLDER          # on a CPU, two prompts: does it all work?
 
 All processes are loaded once, side by side. First each strategy answers a prompt and a few of its rounds are profiled
 (profile.json, profile.md, trace-*.json.gz); a strategy that fails there ends the script before anything is measured. Then a run is
 measured as `python -m harness` would, with the same processes; its folder is under run/. KEY=VALUE changes the run's configuration,
-which is experiment=vllm_budgets.
+which is experiment=vllm_budgets. Behind each -- stands what one of several runs has of its own: a suite to choose a budget on, then
+one to show it on.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.one_load import split
 from benchmarks.planned import configuration
 from benchmarks.vllm_speed import profile
 from harness.decoding import request_of
@@ -39,13 +41,15 @@ def main() -> int:
     parser.add_argument("--tiny", action="store_true", help="two prompts, short answers, few rounds: to try it without a GPU")
     parser.add_argument("--stage", choices=STAGES, help="one of the two alone")
     parser.add_argument("--rounds", type=int, help="rounds that are profiled of each strategy")
-    arguments, options = parser.parse_known_args()
+    common, *own = split(sys.argv[1:])
+    arguments, options = parser.parse_known_args(common)
     output = arguments.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
     try:
         usual = TINY if arguments.tiny else USUAL
-        config = configuration(["experiment=vllm_budgets", f"measure.root={output / 'run'}", *usual, *options])
-        plan = read(config)
+        usual = ("experiment=vllm_budgets", f"measure.root={output / 'run'}", *usual)
+        configurations = [configuration([*usual, *options, *each]) for each in own or [[]]]
+        plan = [read(config) for config in configurations][0]
         engine = build_engine(plan)
         if arguments.stage != "measure":
             rounds = arguments.rounds or (3 if arguments.tiny else 20)
@@ -54,7 +58,7 @@ def main() -> int:
                 return 1
         status = 0
         if arguments.stage != "profile":
-            status = run(config, engine)
+            status = max(run(config, engine) for config in configurations)
         engine.close()
         return status
     except UserError as error:

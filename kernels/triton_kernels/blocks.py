@@ -18,9 +18,11 @@ def block_sizes(folded: int, dims: int, dtype: torch.dtype, page: int) -> tuple[
     if dtype == torch.float32:
         return (16, 32, 8 if page else 4, 2, 1) if dims <= 64 else (16, 16, 8, 2, 1)  # addresses in pages take registers
     block_m = next((most for most in (16, 32, 64) if folded <= most), 128)
+    warps = 8 if block_m == 128 or (dims <= 64 and not page) else 4
     if block_m == 16:
-        return block_m, 64, 4, 2, 2 if dims <= 128 else 1
-    return block_m, 64, 8 if block_m == 128 else 4, 3 if dims <= 128 else 2, 1
+        return block_m, 64, warps, 2, 2 if dims <= 128 else 1
+    block_n = 32 if block_m == 64 and dims == 128 and not page else 64
+    return block_m, block_n, warps, 3 if dims <= 128 else 2, 1
 
 
 @triton.jit
