@@ -11,7 +11,7 @@ from kernels.triton_kernels.tree_attention import check_caches, launch
 
 # Rows of a program up to which it rotates what it reads; of more, a kernel before it does, lest many programs turn the same keys.
 # 0: no pass rotates within attention; 128: every pass.
-MOST_ROTATED = 32
+MOST_ROTATED = 64
 
 
 def rotates(rows: int, heads: int, keys: Tensor) -> bool:
