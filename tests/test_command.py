@@ -301,11 +301,11 @@ def test_the_experiment_of_budgets_in_vllm_has_every_arm_once(harness):
     assert {name: arm.get("budget") for name, arm in plan.arms.items()} == {
         "baseline": None, "dflash": None, "ddtree_15": 15, "ddtree_31": 31, "ddtree": 63
     }  # fmt: skip
-    assert list(plan.arms)[-1] == "ddtree" and not any(arm.get("vllm_full_graphs") for arm in plan.arms.values())
+    assert list(plan.arms)[-1] == "ddtree" and all(arm.vllm_full_graphs for name, arm in plan.arms.items() if "ddtree" in name)
 
 
 def test_ddtree_in_vllm_can_be_measured_with_and_without_whole_passes_captured(harness):
-    beside = ("+strategy@arms.ddtree_full=ddtree", "arms.ddtree_full.budget=31", "arms.ddtree_full.vllm_full_graphs=true")
+    beside = ("+strategy@arms.ddtree_pieces=ddtree", "arms.ddtree_pieces.budget=31", "arms.ddtree_pieces.vllm_full_graphs=false")
     status, out, _ = harness("experiment=vllm_budgets", *beside, "--cfg", "job")
     arms = yaml.safe_load(out)["arms"]
-    assert status == 0 and {name for name, arm in arms.items() if arm.get("vllm_full_graphs")} == {"ddtree_full"}
+    assert status == 0 and {name for name, arm in arms.items() if arm.get("vllm_full_graphs") is False} == {"ddtree_pieces"}

@@ -238,8 +238,12 @@ def test_every_strategy_gets_the_same_settings_but_for_what_it_adds(tiny):
     assert tree.items() >= plain.items() and plain["enable_prefix_caching"] is False
     assert tree["speculative_config"] == {"method": "dflash", "model": str(tiny / "drafter"), "num_speculative_tokens": 9}
     assert tree["additional_config"] == {"ddtree": {"budget": 9}}
-    full = strategies.ddtree.vllm_arguments(tiny / "target", "cpu", "ddtree", str(tiny / "drafter"), 9, vllm_full_graphs=True)
-    assert full["additional_config"] == {"ddtree": {"budget": 9, "full_graphs": True}}
+
+
+@pytest.mark.parametrize("device, budget, asked, full", [("cuda", 9, True, True), ("cuda", 9, False, False), ("cpu", 9, True, False), ("cuda", 1, True, False)])
+def test_passes_over_whole_trees_are_captured_on_a_gpu(tiny, device, budget, asked, full):
+    arguments = strategies.ddtree.vllm_arguments(tiny / "target", device, "ddtree", str(tiny / "drafter"), budget, vllm_full_graphs=asked)
+    assert arguments["additional_config"]["ddtree"].get("full_graphs", False) is full
 
 
 def test_a_small_budget_still_leaves_room_for_a_block(tiny):

@@ -88,7 +88,7 @@ def product(
     ahead = Scaled(torch.empty_like(out), out.new_empty(n_tiles, rows, dtype=torch.float32)) if following is not None else None
     some_rows_kernel[(n_tiles, cut.split, m_tiles)](
         values, norm, weight, residual, out, partial, counter, squares, following, *(ahead or (None, None)), rows, eps,
-        SQUARES=0 if squares is None else len(squares), NEXT=ahead is not None, BLOCK_M=cut.block_m, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, SPLIT=cut.split, EARLY=cut.early, STEPS=steps,
-        AHEAD=LINES_AHEAD, **shape, **launch,
+        SQUARES=0 if squares is None else len(squares), NEXT=ahead is not None, BLOCK_M=cut.block_m, BLOCK_N=cut.block_n,
+        BLOCK_K=cut.block_k, SPLIT=cut.split, EARLY=cut.early, STEPS=steps, AHEAD=LINES_AHEAD, **shape, **launch,
     )  # fmt: skip
     return out, ahead

@@ -21,7 +21,8 @@ def some_rows_kernel(
 ):  # fmt: skip
     """A program for ``BLOCK_N`` of the ``N`` outputs, ``EARLY`` and then ``STEPS`` blocks of ``K``, and ``BLOCK_M`` rows. x is contiguous.
 
-    The first ``EARLY`` inputs' weights are loaded, into registers, before the kernel before this one has ended. With ``SPLIT`` programs an output, each stores its part and the last to come sums them. ``GATED``: the matrix has 2N rows.
+    The first ``EARLY`` inputs' weights are loaded before the kernel before this one has ended. With ``SPLIT`` programs an output,
+    each stores its part and the last to come sums them. ``GATED``: the matrix has 2N rows.
     ``AHEAD`` cache lines of every row of weights are asked for before the kernel before this one has ended.
     ``SQUARES``: x comes multiplied by the norm's weight, with sums of squares ``[SQUARES, rows]``, as ``NEXT`` leaves them.
     """

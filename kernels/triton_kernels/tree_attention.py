@@ -94,7 +94,8 @@ def launch(
 @triton.jit
 def _attention_kernel(
     q_ptr, keys_ptr, values_ptr, lengths_ptr, bits_ptr, out_ptr, partial_ptr, counter_ptr, starts_ptr, counts_ptr, table_ptr,
-    cos_ptr, sin_ptr, q_norm_ptr, k_norm_ptr, stride_q_batch, stride_q_head, stride_q_row, stride_batch, stride_head, stride_table, stride_page, stride_position,
+    cos_ptr, sin_ptr, q_norm_ptr, k_norm_ptr,
+    stride_q_batch, stride_q_head, stride_q_row, stride_batch, stride_head, stride_table, stride_page, stride_position,
     rows, kv_heads, words, window, scale, capacity, eps,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIMS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     PARTS: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, BITS: tl.constexpr, TOGETHER: tl.constexpr,

@@ -16,7 +16,7 @@ FIXED_BUDGET = 15
 LARGEST_BUDGET_ON_VLLM = 128
 
 
-def build(target: TargetView, name: str, drafter: str, budget: int | Literal["auto"], vllm_full_graphs: bool = False) -> TreeProposer:
+def build(target: TargetView, name: str, drafter: str, budget: int | Literal["auto"], vllm_full_graphs: bool = True) -> TreeProposer:
     """``vllm_full_graphs`` speaks to vLLM alone: here ``engine.captured_graphs`` captures whole rounds."""
     from strategies.dflash.checkpoint import load_drafter
 
@@ -29,9 +29,12 @@ def companions(budget: int | Literal["auto"], **options) -> dict[str, dict]:
 
 
 def vllm_arguments(
-    target: Path, device: str, name: str, drafter: str, budget: int | Literal["auto"], vllm_full_graphs: bool = False
+    target: Path, device: str, name: str, drafter: str, budget: int | Literal["auto"], vllm_full_graphs: bool = True
 ) -> dict:
-    """vLLM's own DFlash with this project's plugin, which turns its blocks into trees."""
+    """vLLM's own DFlash with this project's plugin, which turns its blocks into trees.
+
+    A CPU captures nothing, and a tree smaller than a block is no pass that vLLM would capture whole: ``vllm_full_graphs`` is about others.
+    """
     from strategies.dflash.checkpoint import find_drafter
 
     if budget == AUTO:
@@ -42,10 +45,11 @@ def vllm_arguments(
     folder, config = find_drafter(drafter, target)
     # vLLM keeps as many cache slots for drafting as there are speculative tokens: a block must fit as well as a tree.
     places = max(budget, config.block_size - 1)
+    full = vllm_full_graphs and device != "cpu" and budget == places
     return {
         "speculative_config": {"method": "dflash", "model": str(folder), "num_speculative_tokens": places},
         "worker_cls": "strategies.ddtree.vllm_plugin.worker.DDTreeWorker",
-        "additional_config": {"ddtree": {"budget": budget} | ({"full_graphs": True} if vllm_full_graphs else {})},
+        "additional_config": {"ddtree": {"budget": budget} | ({"full_graphs": True} if full else {})},
     }
 
 

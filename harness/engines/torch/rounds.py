@@ -17,7 +17,7 @@ from harness.models.dense import DenseModel
 from harness.records import Request, Sampling
 from kernels import TOLD, GreedyChoices, Rows, SampledChoices, accepted_path, on_gpu, row_mask, settle
 from kernels.acceptance import Choices
-from strategies.base import DraftTree, Proposer
+from strategies.base import Proposer
 
 
 class Rounds:
