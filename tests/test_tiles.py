@@ -53,6 +53,33 @@ def test_an_odd_number_of_inputs_goes_to_the_kernel_that_masks_them():
     assert rule_of_thumb(1, 64, 100, False).block_m == 16
 
 
+def test_the_search_lets_the_best_few_of_each_product_meet_again(monkeypatch):
+    pytest.importorskip("triton")
+    from benchmarks import tune_tiles
+
+    tiles.measured.cache_clear()
+    cuts = [Tile(16, 64, 64, stages=stages) for stages in range(3, 12)]
+    tried = []
+
+    def seconds(search, name, cut):
+        tiles.measured()[name] = cut
+        tried.append((name, cut.stages))
+        other = tiles.measured()["b" if name == "a" else "a"].stages
+        return abs(cut.stages - other) + 0.1 * cut.stages
+
+    monkeypatch.setattr(tune_tiles.Search, "_seconds", seconds)
+    search = tune_tiles.Search(None, torch.device("cpu"), {"a": cuts, "b": cuts[4:]})
+    search.run()
+    assert (search.best["a"].stages, search.best["b"].stages) == (7, 7)
+    assert [name for name, _ in tried] == ["a"] * 9 + ["b"] * 5 + ["a"] * 5 + ["b"] * 5
+    assert tiles.measured()["a"] == search.best["a"]
+    tiles.measured.cache_clear()
+
+
+def test_what_is_loaded_early_leaves_room_for_fewer_blocks():
+    assert most_stages(16, 64, 128, False, 2) == 5 and most_stages(16, 64, 128, False, 2, early=256) == 3
+
+
 @pytest.mark.parametrize("rows", [1, 16, 128])
 @pytest.mark.parametrize("name", ["qkv", "out", "gate_up", "down", "head"])
 def test_the_search_tries_the_rule_and_others_once_each(name, rows):

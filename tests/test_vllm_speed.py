@@ -78,3 +78,21 @@ def test_named_functions_are_named_in_a_trace_and_left_as_they_were(tmp_path):
         assert json.dumps([1]) == "[1]"
     assert missing == ["json:nothing", "no.such.module:x"] and json.dumps is usual
     assert any(event.name == "dumps" for event in profiler.events())
+
+
+def test_runs_behind_dashes_share_one_engine_and_keep_their_own_suites(tmp_path, monkeypatch):
+    from benchmarks.vllm_speed import __main__ as command
+
+    built, ran = [], []
+
+    class Engine:
+        def close(self):
+            built.append("closed")
+
+    monkeypatch.setattr(command, "build_engine", lambda plan: built.append(plan) or Engine())
+    monkeypatch.setattr(command, "run", lambda config, engine: ran.append((config.suite.name, config.suite.limit)) or 0)
+    common = ["vllm_speed", "--stage", "measure", "--output", str(tmp_path), "suite.limit=3"]
+    for own, wanted in (([], [("three", 3)]), (["--", "suite=quick", "--", "suite=three", "suite.limit=2"], [("quick", 3), ("three", 2)])):
+        built.clear(), ran.clear()
+        monkeypatch.setattr("sys.argv", common + own)
+        assert command.main() == 0 and ran == wanted and built[1:] == ["closed"]
