@@ -37,11 +37,8 @@ def answers(tmp_path_factory):
     write_pair(tmp / "pair", vocab_size=VOCABULARY)
     settings = dict(max_model_len=LONGEST, max_num_batched_tokens=64, kv_cache_gib=0.1, threads=1)
 
-    def ask(full: bool) -> dict:
-        asked = configuration("ddtree", drafter=str(tmp / "pair" / "drafter"), budget=7, vllm_full_graphs=full)
-        return ask_child(tmp, tmp / "pair" / "target", asked, runs(), settings=settings, replayed=full)
-
-    return ask(True), ask(False)
+    asked = configuration("ddtree", drafter=str(tmp / "pair" / "drafter"), budget=7)
+    return tuple(ask_child(tmp, tmp / "pair" / "target", asked, runs(), settings=settings, replayed=replayed) for replayed in (True, False))
 
 
 @pytest.mark.parametrize("name", [run["name"] for run in runs()])

@@ -29,6 +29,7 @@ def main() -> None:
         from strategies.ddtree.vllm_plugin import replaying
 
         replaying.recorder = lambda device: Again
+        arguments["additional_config"]["ddtree"]["full_graphs"] = True
     driver = Driver(arguments)
     preempted = count_preemptions(driver.scheduler)
     result = {"settings": live_settings(driver.engine), "arguments": {k: v for k, v in arguments.items() if k != "additional_config"}}
