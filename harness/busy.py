@@ -55,3 +55,10 @@ def told(cpu: Mapping[str, Any]) -> str | None:
     load = " ".join(f"{value:.1f}" for value in cpu["load_average"])
     used = f"other work keeps {cpu['other_work_cores']:.1f} of {cpu['usable_cores']} cores (load {load})"
     return f"the machine is busy: {used}; stop that and start anew, or trust the ratios more than the speeds"
+
+
+def told_after(cores: float, usable: int) -> str | None:
+    """A line for the terminal when other work kept ``cores`` of the ``usable`` ones while cells were measured."""
+    if cores <= SHARE * usable:
+        return None
+    return f"the machine was busy meanwhile: other work kept {cores:.1f} of {usable} cores on average; trust the ratios more than the speeds"

@@ -28,6 +28,11 @@ def test_more_than_a_quarter_of_the_cores_is_busy(other, load, busy_now):
     assert not busy.is_busy({})
 
 
+def test_what_went_on_while_measuring_is_told_afterwards():
+    assert busy.told_after(0.9, 2).startswith("the machine was busy meanwhile: other work kept 0.9 of 2 cores on average")
+    assert busy.told_after(0.5, 2) is None
+
+
 def test_the_line_names_figures_and_a_way_out():
     line = busy.told({"usable_cores": 2, "load_average": [1.5, 1, 0.5], "other_work_cores": 1.25})
     assert line.startswith("the machine is busy: other work keeps 1.2 of 2 cores (load 1.5 1.0 0.5); stop that")

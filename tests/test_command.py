@@ -138,11 +138,12 @@ def test_answers_that_can_be_cut_by_the_context_are_told_at_the_start(harness):
     assert "leave less than" not in err
 
 
-def test_a_busy_machine_is_told_at_the_start(harness, monkeypatch):
+def test_a_busy_machine_is_told_at_the_start_and_afterwards(harness, monkeypatch):
     for cores, lines in ((1.9 * os.cpu_count(), 1), (0.0, 0)):
         monkeypatch.setattr(busy.OtherWork, "cores", lambda self, cores=cores: cores)
         _, out, err = harness(*FAKE, *SHORT)
         assert sum("machine is busy" in line and "stop that" in line for line in err.splitlines()) == lines
+        assert err.count("the machine was busy meanwhile") == lines
         environment = json.loads(Path(last_line(out)["run"], "environment.json").read_text())
         assert environment["cpu"]["other_work_cores"] == cores
 
