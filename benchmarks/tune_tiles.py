@@ -7,7 +7,7 @@ bf16's rounding. Then each is timed where it will be used: in a captured pass ov
 many layers as the L2 cannot hold, with the best cuts so far of all other products. A kernel begins beside the one before it, so
 that a cut which is fast alone need not be so in its place. The best few of each product meet once more when all have been
 found. ``pass_us`` is the time of such a pass, ``rule_of_thumb_pass_us`` that with this one product cut by rule. Without ``--output``
-the kernels' own file is written: kernels/triton_kernels/tiles.json. ``--tiny`` shows on a CPU that this file works.
+the kernels' own file is written: kernels/triton_kernels/tiles.json. ``--tiny`` shows on a CPU that this file works, and leaves that one alone.
 """
 
 from __future__ import annotations
@@ -147,17 +147,18 @@ def main() -> int:
     parser.add_argument("--rows", default="1,16,32,64,128")
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--tiny", action="store_true", help="a tiny shape and three cuts a product, to try it without a GPU")
-    parser.add_argument("--output", type=Path, default=tiles.MEASURED)
+    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     device = pick_device("auto")
     if arguments.tiny:
         arguments.shapes, arguments.rows, arguments.processes = "tiny", "1,16", 1
     elif device.type != "cuda":
         parser.error("needs a GPU, or --tiny")
+    output = arguments.output or (None if arguments.tiny else tiles.MEASURED)
+    shapes, rows_wanted = _asked(parser, arguments)
 
-    rows_wanted = list(map(int, arguments.rows.split(",")))
     tasks = {}
-    for shape, rows in all_of(arguments.shapes.split(","), rows_wanted):
+    for shape, rows in all_of(shapes, rows_wanted):
         for of in products(SHAPES[shape][0]).values():
             cuts = candidates(of, rows)
             tasks[shape, rows, of] = cuts[:3] if arguments.tiny else cuts
@@ -168,9 +169,9 @@ def main() -> int:
     for (of, rows, cut), reason in faults.items():
         if reason:
             print(f"  {key(rows, of.outputs, of.inputs, of.gated)}: {cut}: {reason}", file=sys.stderr)
-    stored = json.loads(arguments.output.read_text())["tiles"] if arguments.output.exists() else {}
+    stored = json.loads(output.read_text())["tiles"] if output and output.exists() else {}
     copied = copy_bytes_per_s(device)
-    for shape in arguments.shapes.split(","):
+    for shape in shapes:
         model = _layers_of(shape, device)
         for rows in rows_wanted:
             names = {key(rows, of.outputs, of.inputs, of.gated): of for of in products(SHAPES[shape][0]).values()}
@@ -184,10 +185,21 @@ def main() -> int:
                 told = f"{1e6 * times[best]:.1f} us a pass; by rule {1e6 * (thumb or 0):.1f}; {len(times)} cuts, to {1e6 * max(times.values()):.1f}"
                 print(f"{shape} {name}: {best}: {told}", file=sys.stderr)
             environment = {part: said for part, said in where().items() if part != "packages"}
-            write(arguments.output, {"environment": environment | {"copy_bytes_per_s": copied}, "tiles": stored})
+            if output:
+                write(output, {"environment": environment | {"copy_bytes_per_s": copied}, "tiles": stored})
         del model
     print(json.dumps({name: told["pass_us"] for name, told in stored.items() if "pass_us" in told}))
     return 0
+
+
+def _asked(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> tuple[list[str], list[int]]:
+    """Shapes and numbers of rows."""
+    shapes, rows = arguments.shapes.split(","), arguments.rows.split(",")
+    if unknown := [shape for shape in shapes if shape not in SHAPES]:
+        parser.error(f"--shapes {unknown[0]}: there are {', '.join(SHAPES)}")
+    if wrong := [each for each in rows if not each.isdecimal() or not 1 <= int(each) <= tiles.MOST_ROWS]:
+        parser.error(f"--rows {wrong[0]}: whole numbers from 1 to {tiles.MOST_ROWS}, with commas between")
+    return shapes, list(map(int, rows))
 
 
 def _layers_of(shape: str, device: torch.device):

@@ -93,3 +93,28 @@ def test_the_search_tries_the_rule_and_others_once_each(name, rows):
         tried = candidates(of, rows)
         assert tried[0] == rule_of_thumb(rows, of.outputs, of.inputs, of.gated) and 1 < len(tried) == len(set(tried)) < 200
         assert all(cut.split == 1 or -(-of.inputs // cut.block_k) % cut.split == 0 for cut in tried), "no part is empty"
+
+
+def test_the_search_tries_itself_without_a_gpu_and_leaves_the_kernels_own_file_alone(monkeypatch, tmp_path, capsys, measured):
+    pytest.importorskip("triton")
+    from benchmarks import tune_tiles
+
+    measured(**{key(9, 4096, 4096, False): Tile(16, 64, 256)})
+    before = tiles.MEASURED.read_bytes()
+    for options in ([], ["--output", str(tmp_path / "found.json")]):
+        monkeypatch.setattr("sys.argv", ["tune_tiles", "--tiny", *options])
+        assert tune_tiles.main() == 0 and tiles.MEASURED.read_bytes() == before
+    found = json.loads((tmp_path / "found.json").read_text())["tiles"]
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == found.keys() and len(found) == 10
+
+
+@pytest.mark.parametrize("options", [["--shapes", "llama"], ["--rows", "0"], ["--rows", "129"], ["--rows", "1,x"]])
+def test_what_the_search_cannot_be_asked_is_named(monkeypatch, capsys, options):
+    pytest.importorskip("triton")
+    from benchmarks import tune_tiles
+
+    monkeypatch.setattr(tune_tiles, "pick_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr("sys.argv", ["tune_tiles", *options])
+    with pytest.raises(SystemExit):
+        tune_tiles.main()
+    assert f"{options[0]} {options[1].removeprefix('1,')}: " in capsys.readouterr().err
