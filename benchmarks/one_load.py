@@ -18,10 +18,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from omegaconf import DictConfig
+
 import harness  # noqa: F401  before anything starts threads
 from benchmarks.planned import configuration
 from harness.companions import add_companions
 from harness.errors import UserError
+from harness.finish import INTERRUPTED
 from harness.run import build_engine, run
 from harness.schemas import read
 
@@ -37,12 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if not own:
             raise UserError("no run is asked for; give each its keys behind a --")
-        configurations = [configuration([*common, *each]) for each in own]
-        for config, each in zip(configurations, own, strict=True):
-            read(config)
-            add_companions(config)
-            if wrong := [group for group in SHARED if config[group] != configurations[0][group]]:
-                raise UserError(f"{' '.join(each)}: another {wrong[0]} than the first run's needs an engine of its own; call it by itself")
+        configurations = alike(common, own)
         engine = build_engine(read(configurations[0]))
         found = []
         try:
@@ -52,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 status = run(config, engine)
                 (folder,) = set(root.glob("*/")) - before
                 found.append({"run": str(folder), "status": status})
+                if status == INTERRUPTED:  # whoever stops one wants no other
+                    break
         finally:
             getattr(engine, "close", lambda: None)()
     except UserError as error:
@@ -59,6 +59,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     print(json.dumps({"runs": found, "crossings": crossings([each["run"] for each in found])}))
     return max(each["status"] for each in found)
+
+
+def alike(common: Sequence[str], own: Sequence[Sequence[str]]) -> list[DictConfig]:
+    """The runs' configurations, of keys of all and keys of each; ``UserError`` where one needs another engine than the first."""
+    configurations = [configuration([*common, *each]) for each in own]
+    for config, each in zip(configurations, own, strict=True):
+        read(config)
+        add_companions(config)
+        if wrong := [group for group in SHARED if config[group] != configurations[0][group]]:
+            raise UserError(f"{' '.join(each)}: another {wrong[0]} than the first run's needs an engine of its own; call it by itself")
+    return configurations
 
 
 def split(arguments: Sequence[str]) -> list[list[str]]:

@@ -96,3 +96,36 @@ def test_runs_behind_dashes_share_one_engine_and_keep_their_own_suites(tmp_path,
         built.clear(), ran.clear()
         monkeypatch.setattr("sys.argv", common + own)
         assert command.main() == 0 and ran == wanted and built[1:] == ["closed"]
+
+
+@pytest.mark.parametrize("own, words", [
+    ("arms.ddtree_15.budget=7", "another arms"), ("strategy.budget=7", "another strategy"), ("engine.max_num_seqs=2", "another engine"),
+])  # fmt: skip
+def test_a_run_that_needs_another_engine_is_refused_before_one_is_loaded(tmp_path, monkeypatch, capsys, own, words):
+    from benchmarks.vllm_speed import __main__ as command
+
+    monkeypatch.setattr(command, "build_engine", lambda plan: pytest.fail("loaded"))
+    monkeypatch.setattr("sys.argv", ["vllm_speed", "--output", str(tmp_path), "--", "suite.limit=3", "--", own])
+    assert command.main() == 2 and words in capsys.readouterr().err
+
+
+def test_the_engine_is_closed_however_a_run_ends(tmp_path, monkeypatch):
+    from benchmarks.vllm_speed import __main__ as command
+
+    closed = []
+    monkeypatch.setattr(command, "build_engine", lambda plan: type("Engine", (), {"close": lambda self: closed.append(1)})())
+    monkeypatch.setattr(command, "run", lambda config, engine: 1 / 0)
+    monkeypatch.setattr("sys.argv", ["vllm_speed", "--stage", "measure", "--output", str(tmp_path)])
+    with pytest.raises(ZeroDivisionError):
+        command.main()
+    assert closed == [1]
+
+
+def test_an_interrupted_run_is_the_last(tmp_path, monkeypatch):
+    from benchmarks.vllm_speed import __main__ as command
+
+    ran = []
+    monkeypatch.setattr(command, "build_engine", lambda plan: type("Engine", (), {"close": lambda self: None})())
+    monkeypatch.setattr(command, "run", lambda config, engine: ran.append(config.suite.limit) or 130)
+    monkeypatch.setattr("sys.argv", ["vllm_speed", "--stage", "measure", "--output", str(tmp_path), "--", "suite.limit=3", "--", "suite.limit=2"])
+    assert command.main() == 130 and ran == [3]

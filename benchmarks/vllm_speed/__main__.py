@@ -19,11 +19,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.one_load import split
-from benchmarks.planned import configuration
+from benchmarks.one_load import alike, split
 from benchmarks.vllm_speed import profile
 from harness.decoding import request_of
 from harness.errors import UserError
+from harness.finish import INTERRUPTED
 from harness.measuring import WARMUP_PROMPTS
 from harness.run import build_engine, run
 from harness.schemas import read
@@ -48,19 +48,23 @@ def main() -> int:
     try:
         usual = TINY if arguments.tiny else USUAL
         usual = ("experiment=vllm_budgets", f"measure.root={output / 'run'}", *usual)
-        configurations = [configuration([*usual, *options, *each]) for each in own or [[]]]
-        plan = [read(config) for config in configurations][0]
+        configurations = alike([*usual, *options], own or [[]])
+        plan = read(configurations[0])
         engine = build_engine(plan)
-        if arguments.stage != "measure":
-            rounds = arguments.rounds or (3 if arguments.tiny else 20)
-            if failed := take_profiles(engine, plan, 4, rounds, output):
-                print(f"vllm_speed: nothing is measured, for {', '.join(failed)} failed; see {output / 'profile.md'}", file=sys.stderr)
-                return 1
-        status = 0
-        if arguments.stage != "profile":
-            status = max(run(config, engine) for config in configurations)
-        engine.close()
-        return status
+        try:
+            if arguments.stage != "measure":
+                rounds = arguments.rounds or (3 if arguments.tiny else 20)
+                if failed := take_profiles(engine, plan, 4, rounds, output):
+                    print(f"vllm_speed: nothing is measured, for {', '.join(failed)} failed; see {output / 'profile.md'}", file=sys.stderr)
+                    return 1
+            statuses = [0]
+            for config in configurations if arguments.stage != "profile" else ():
+                statuses.append(run(config, engine))
+                if statuses[-1] == INTERRUPTED:  # whoever stops one wants no other
+                    break
+            return max(statuses)
+        finally:
+            engine.close()
     except UserError as error:
         print(f"vllm_speed: {error}", file=sys.stderr)
         return 2
