@@ -117,11 +117,12 @@ def test_verification(launched, on_an_h200, rows):
 
 
 SHAPES = {"qwen3-8b": (4096, 12288, 32, 8, 128), "smollm2-135m": (576, 1536, 9, 3, 64)}
+HEADS = {"qwen3-8b": VOCAB, "smollm2-135m": 49_152}
 
 
 @pytest.mark.parametrize("rows", [1, 8, 17, 64, 128])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_layer(launched, on_an_h200, shape, rows):
+def test_a_layer_and_the_head(launched, on_an_h200, shape, rows):
     from kernels.triton_kernels import few_rows, rope, rotate, tree_attention
 
     hidden, mlp, heads, kv_heads, head_dim = SHAPES[shape]
@@ -141,7 +142,19 @@ def test_a_layer(launched, on_an_h200, shape, rows):
     gated = few_rows.norm_swiglu(x, bf16(hidden), 1e-6, bf16(2 * mlp, hidden), scaled)
     x, scaled = few_rows.linear_add(gated, bf16(hidden, mlp), x, bf16(hidden))
     few_rows.norm_linear(x, bf16(hidden), 1e-6, bf16(width, hidden), scaled)
-    assert x.shape == (1, rows, hidden) and len(launched) == 8, "one for all layers, the others of each"
+    few_rows.norm_linear(x, bf16(hidden), 1e-6, bf16(HEADS[shape], hidden))
+    assert x.shape == (1, rows, hidden) and len(launched) == 9, "one for all layers, the others of each, and the head"
+
+
+def test_every_measured_tile_is_one_of_theirs():
+    from kernels.triton_kernels.tiles import key, measured
+
+    theirs = set()
+    for shape, (hidden, mlp, heads, kv_heads, head_dim) in SHAPES.items():
+        sizes = [((heads + 2 * kv_heads) * head_dim, hidden), (hidden, heads * head_dim), (hidden, mlp), (HEADS[shape], hidden)]
+        of_a_pass = [*((*size, False) for size in sizes), (mlp, hidden, True)]
+        theirs |= {key(rows, *size) for rows in (1, 8, 17, 64, 128) for size in of_a_pass}
+    assert measured().keys() <= theirs
 
 
 @pytest.mark.parametrize("rows, head_dim", [(1, 64), (17, 64), (65, 64), (65, 128)])
