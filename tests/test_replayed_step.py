@@ -139,5 +139,5 @@ def test_pieces_are_recorded_with_vllms_graphs_and_leave_nothing_behind():
     assert not runner._fixed._counts.any()
 
 
-def test_nothing_is_recorded_without_a_gpu():
-    assert recorder(torch.device("cpu")) is None
+def test_nothing_is_recorded_without_a_gpu_or_where_vllm_captures_nothing():
+    assert recorder(torch.device("cpu")) is None and recorder(torch.device("cuda"), captures=False) is None

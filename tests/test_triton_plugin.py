@@ -37,6 +37,7 @@ class StockRunner:
         self.max_num_reqs, self.uniform = 5, []
         self.vllm_config = SimpleNamespace(
             additional_config={"ddtree": {"budget": BUDGET, "full_graphs": full}}, model_config=SimpleNamespace(seed=0),
+            compilation_config=SimpleNamespace(max_cudagraph_capture_size=512),
             speculative_config=SimpleNamespace(
                 num_speculative_tokens=BUDGET, draft_model_config=SimpleNamespace(hf_config=SimpleNamespace(block_size=SLOTS + 1)),
             ),
@@ -176,7 +177,7 @@ def test_a_gpus_road_gives_what_the_references_give_and_reads_nothing_back(vllm,
     wanted = decode(vllm, 6, temperatures)
     monkeypatch.setattr(device, "interpreted", INTERPRETED)
     if DEVICE == "cpu":
-        monkeypatch.setattr(vllm.replaying, "recorder", lambda device: partial(Again, watch=NothingAsked))
+        monkeypatch.setattr(vllm.replaying, "recorder", lambda device, captures: partial(Again, watch=NothingAsked))
     found = decode(vllm, 6, temperatures, watched=True, full=full)
     for ours, theirs in zip(found, wanted, strict=True):
         for part, expected in zip(ours, theirs, strict=True):

@@ -136,7 +136,7 @@ def test_what_the_cache_holds_behind_the_lengths_is_not_read():
 
 @torch.no_grad()
 def test_a_row_in_fp32_is_the_same_in_any_company(monkeypatch):
-    """A chain's rows, and the first of them alone, bit for bit; parts are as many for both."""
+    """A chain's rows, and the first of them alone: keys bit for bit, attention to the order of its sums; parts are as many for both."""
     monkeypatch.setattr(kernels, "_MOST_PARTS", 1)
     arguments, lengths = made(1, 4, 2, 16, 33, 120, 0, torch.float32, True)
     together, alone = on_device(arguments), on_device(arguments)

@@ -28,7 +28,7 @@ def main() -> None:
     if asked["replayed"]:
         from strategies.ddtree.vllm_plugin import replaying
 
-        replaying.recorder = lambda device: Again
+        replaying.recorder = lambda device, captures: Again
         arguments["additional_config"]["ddtree"]["full_graphs"] = True
     driver = Driver(arguments)
     preempted = count_preemptions(driver.scheduler)

@@ -21,9 +21,9 @@ from strategies.ddtree.vllm_plugin.choosing import Chosen
 Work = Callable[[], None]
 
 
-def recorder(device: torch.device) -> Callable[[Work], Work] | None:
-    """What makes a replay of work on ``device``; ``None``: nothing can be recorded there."""
-    return partial(recorded, pool=torch.cuda.graph_pool_handle()) if device.type == "cuda" else None
+def recorder(device: torch.device, captures: bool = True) -> Callable[[Work], Work] | None:
+    """What makes a replay of work on ``device``; ``None``: nothing can be recorded there, or, where vLLM ``captures`` nothing, is to be."""
+    return partial(recorded, pool=torch.cuda.graph_pool_handle()) if device.type == "cuda" and captures else None
 
 
 class ReplayedStep:

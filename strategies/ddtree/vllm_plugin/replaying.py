@@ -21,13 +21,15 @@ class ReplayingRunner(TreeRunner):
         super()._begin(attention)
         # vLLM captures whole passes of as many rows a request as there are speculative tokens and one.
         self._fixed = FixedRows(self.max_num_reqs, self.num_spec_tokens + 1, self.device)
-        self._record = recorder(self.device)
+        # With enforce_eager, or a cudagraph_mode of NONE, the largest size is 0.
+        self._record = recorder(self.device, bool(self.vllm_config.compilation_config.max_cudagraph_capture_size))
         self._replayed: dict[int, ReplayedStep] = {}  # by number of requests
         self._last: ReplayedStep | None = None
 
     @torch.inference_mode()
     def capture_model(self) -> int:
-        """With vLLM's graphs the plugin's own, for every number of requests: no step records, and what cannot be recorded fails here."""
+        """With vLLM's graphs the plugin's own, for every number of requests whose pass is captured: none of their steps records, and what
+        cannot be recorded fails here. A step of more requests records its own the first time."""
         taken, rows = super().capture_model(), self._fixed.widest
         if self._record is None:
             return taken
