@@ -44,9 +44,11 @@ def nowhere(text: str, folder: Path) -> str:
 
 
 def write(path: Path, found: Any) -> None:
-    """``found`` as JSON, a line a value; folders on the way are made."""
+    """``found`` as JSON, a line a value, whole or not at all; folders on the way are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    new.replace(path)
 
 
 def fill(page: Path, name: str, text: str) -> None:

@@ -18,7 +18,8 @@ def rotates(rows: int, heads: int, keys: Tensor) -> bool:
     """Whether ``rows`` rows over a cache ``[batch, kv_heads, capacity, head_dim]`` go to ``rotated_attention``; in fp32 that does not
     depend on how many they are."""
     _, kv_heads, _, head_dim = keys.shape
-    return block_sizes(heads // kv_heads * rows, padded(head_dim), keys.dtype, 0)[0] <= MOST_ROTATED
+    dims = padded(head_dim)  # of wider heads turned rows would not fit into registers beside the others
+    return dims <= 128 and block_sizes(heads // kv_heads * rows, dims, keys.dtype, 0)[0] <= MOST_ROTATED
 
 
 def rotated_attention(
