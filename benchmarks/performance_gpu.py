@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from benchmarks.stored import ROOT
+from harness.aggregate import crossings
 
 H200 = ROOT / "results" / "h200"
 SHAPES = {"qwen3-8b": "Qwen3-8B's sizes, random weights", "smollm2-135m": "SmolLM2-135M's sizes, random weights"}
@@ -103,7 +104,7 @@ def strategies() -> str:
             round_ms = 1e3 * own["acceptance_length"] / own["decode_tokens_per_s"]
             speed = f"{own['decode_tokens_per_s']:.0f} | {interval(*own['speedup'])}"
             lines.append(f"| {engine} | {name} | {speed} | {own['acceptance_length']:.2f} | {round_ms:.2f} | {100 * own['identical']:.0f} |")
-    told = f"GSM8K, HumanEval and MT-Bench, first turns, greedy, bf16: {', '.join(said)}. `ddtree` has 63 nodes. {inside_vllm()}"
+    told = f"GSM8K, HumanEval and MT-Bench, first turns, greedy, bf16: {', '.join(said)}. `ddtree` has {asked.strategy.budget} nodes. {inside_vllm()}"
     told += " Identical: answers that equal the baseline's; in bf16 the others part where two tokens are nearly as likely; in fp32 the torch engine's all do."
     return "\n".join([*lines, "", told])
 
@@ -118,10 +119,16 @@ def inside_vllm() -> str:
 
 
 def batches() -> str:
+    """Whole batches of DDTree and of the baseline, and the batch at which drafting stops paying."""
     lines = ["| batch | baseline, tokens/s in all | DDTree, tokens/s in all | ratio [95 %] |", "| ---: | ---: | ---: | ---: |"]
+    ratios = {}
     for folder in sorted((H200 / "batches").glob("b*"), key=lambda folder: int(folder.name[1:])):
         own = json.loads((folder / "summary.json").read_text())["strategies"]
         total = "aggregate_tokens_per_s" if own["ddtree"]["aggregate_tokens_per_s"] else "decode_tokens_per_s"
         ratio = own["ddtree"]["aggregate_speedup"] or own["ddtree"]["speedup"]
+        ratios[int(folder.name[1:])] = ratio[0]
         lines.append(f"| {folder.name[1:]} | {own['baseline'][total]:.0f} | {own['ddtree'][total]:.0f} | {interval(*ratio)} |")
-    return "\n".join([*lines, "", "SmolLM2-135M, 15 nodes, 32 first turns a suite, 128 tokens, the same at every batch; the ratio crosses 1 at none of them (at 32, three batches, it is open)."])
+    asked, crossed = OmegaConf.load(folder / "config.yaml"), [f"{batch:.1f}" for batch in crossings(ratios)]
+    told = f"SmolLM2-135M, {asked.strategy.budget} nodes, {asked.suite.limit} first turns a suite, {asked.sampling.max_new_tokens} tokens, "
+    told += f"the same at every batch; the ratio crosses 1 at {' and '.join(crossed) or 'none of them'}."
+    return "\n".join([*lines, "", told])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import environment
+from harness.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -46,9 +47,7 @@ def nowhere(text: str, folder: Path) -> str:
 def write(path: Path, found: Any) -> None:
     """``found`` as JSON, a line a value, whole or not at all; folders on the way are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.new")
-    new.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    new.replace(path)
+    Store(path.parent).write_text(path.name, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
 
 def fill(page: Path, name: str, text: str) -> None:

@@ -66,7 +66,8 @@ def run(config: DictConfig, engine: Engine | None = None) -> int:
     finished = resume.finished_cells(store, schedule)
     for line in [*filter(None, said), f"{schedule.cells - len(finished)} cells into {store.folder}"]:
         print(line, file=sys.stderr)
-    interrupted, margins, others = False, {}, busy.OtherWork()
+    interrupted, margins = False, {}
+    meanwhile = busy.OtherWork()
     try:
         _measure(engine, schedule, store, plan.measure, finished, session)
         if setting := setting_of(plan, found["engine"]):
@@ -74,7 +75,7 @@ def run(config: DictConfig, engine: Engine | None = None) -> int:
     except KeyboardInterrupt:
         interrupted = True
     if not getattr(engine, "concurrent", False):  # a server's work is not other work
-        if line := busy.told_after(others.cores(), found["cpu"]["usable_cores"]):
+        if line := busy.told_after(meanwhile.cores(), found["cpu"]["usable_cores"]):
             print(line, file=sys.stderr)
     told = engine.remarks() if hasattr(engine, "remarks") else []
     return finish(store, plan, interrupted, margins, [*unserved, *told, *_remarks(session, changed, finished)])

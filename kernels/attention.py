@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.device import on_gpu
-from kernels.layers import rotate_into
+from kernels.layers import rotate_into, weights_and_eps
 from kernels.rows import Rows
 
 
@@ -56,7 +56,7 @@ def rotated_attention(
         from kernels.triton_kernels import rotated as kernel
 
         if kernel.rotates(qkv.shape[1], heads, keys):
-            norms = (None, None, 0.0) if q_norm is None else (q_norm.weight, k_norm.weight, q_norm.eps)
+            norms = weights_and_eps(q_norm, k_norm)
             return kernel.rotated_attention(qkv, *rope, heads, *norms, keys, values, rows.lengths, rows.mask, rows.window)
     queries = rotate_into(qkv, rope, heads, q_norm, k_norm, keys, values, rows.lengths)
     return attention(queries, keys, values, rows)

@@ -112,6 +112,11 @@ def rotate(
     return turned[:, :heads], turned[:, heads:], split[:, heads + kv_heads :]
 
 
+def weights_and_eps(q_norm, k_norm) -> tuple[Tensor | None, Tensor | None, float]:
+    """Of the norms of queries and keys, which have one eps; nothing of a model without them."""
+    return (None, None, 0.0) if q_norm is None else (q_norm.weight, k_norm.weight, q_norm.eps)
+
+
 def rotate_into(
     qkv: Tensor, rope: tuple[Tensor, Tensor], heads: int, q_norm, k_norm, keys: Tensor, values: Tensor, lengths: Tensor
 ) -> Tensor:
@@ -119,8 +124,7 @@ def rotate_into(
     if on_gpu(qkv):
         from kernels.triton_kernels import rotate as kernel
 
-        norms = (None, None, 0.0) if q_norm is None else (q_norm.weight, k_norm.weight, q_norm.eps)
-        return kernel.rotate_into(qkv, *rope, heads, *norms, keys, values, lengths)
+        return kernel.rotate_into(qkv, *rope, heads, *weights_and_eps(q_norm, k_norm), keys, values, lengths)
     queries, new_keys, new_values = rotate(qkv, rope, heads, keys.shape[1], q_norm, k_norm)
     write_rows(keys, lengths, new_keys)
     write_rows(values, lengths, new_values)

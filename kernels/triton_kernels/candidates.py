@@ -50,14 +50,9 @@ def ranked_candidates(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
         logits, of_groups, of_outer, bases, totals, taken, logprobs, ids,
         logits.stride(0), logits.stride(1), slots, vocab, groups, outer, stretches,
         WIDTH=width, PADDED=padded, MEMBERS=members, OUTER=all_outer, STRETCHES=triton.next_power_of_2(stretches),
-        NARROW=logits.dtype == torch.bfloat16, num_warps=_warps(max(all_outer, padded * members)),
+        NARROW=logits.dtype == torch.bfloat16, num_warps=8 if max(all_outer, padded * members) > 1024 else 4,
     )  # fmt: skip
     return logprobs, ids
-
-
-def _warps(numbers: int) -> int:
-    """For the kernel that chooses among so many."""
-    return 8 if numbers > 1024 else 4
 
 
 @triton.jit

@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.triton_kernels.launch import dependent_launch, let_next_start, wait_for_last
+from kernels.triton_kernels.tree_attention import check_caches
 
 _ROWS = 4  # of one head, a program
 
@@ -24,8 +25,7 @@ def rotate_into(
     """
     batch, rows, _ = qkv.shape
     kv_heads, capacity, head_dim = keys.shape[1:]
-    if keys.stride() != values.stride() or keys.stride(2) != head_dim or keys.stride(3) != 1:
-        raise ValueError(f"caches of strides {keys.stride()} and {values.stride()}: the same, with whole rows, are needed")
+    check_caches(keys, values)
     queries = qkv.new_empty(batch, heads, rows, head_dim)
     block = min(_ROWS, triton.next_power_of_2(rows))
     dependent = dependent_launch(qkv.device)
