@@ -5,9 +5,10 @@
 Every candidate first runs once, in processes side by side, which compiles it; its result must be torch's in fp32 within
 bf16's rounding. Then each is timed where it will be used: in a captured pass over that many rows behind 1,024 positions, through as
 many layers as the L2 cannot hold, with the best cuts so far of all other products. A kernel begins beside the one before it, so
-that a cut which is fast alone need not be so in its place. Of 2 and 4 rows the cut of 16 is a candidate, too: measure those first, or before. The best few of each product meet once more when all have been
-found. ``pass_us`` is the time of such a pass, ``rule_of_thumb_pass_us`` that with this one product cut by rule. Without ``--output``
-the kernels' own file is written: kernels/triton_kernels/tiles.json. ``--tiny`` shows on a CPU that this file works, and leaves that one alone.
+that a cut which is fast alone need not be so in its place. Of 2 and 4 rows the cut of 16 that is stored when the search begins is a
+candidate, too. The best few of each product meet once more when all have been found. ``pass_us`` is the time of such a pass,
+``rule_of_thumb_pass_us`` that with this one product cut by rule. Without ``--output`` the kernels' own file is written:
+kernels/triton_kernels/tiles.json. ``--tiny`` shows on a CPU that this file works, and leaves that one alone.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ def main() -> int:
     arguments = parser.parse_args()
     device = pick_device("auto")
     if arguments.tiny:
-        arguments.shapes, arguments.rows, arguments.processes = "tiny", "1,16", 1
+        arguments.shapes, arguments.rows, arguments.processes = "tiny", "1,4,16", 1
     elif device.type != "cuda":
         parser.error("needs a GPU, or --tiny")
     output = arguments.output or (None if arguments.tiny else tiles.MEASURED)
