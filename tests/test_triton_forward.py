@@ -123,7 +123,8 @@ def test_products_of_all_sizes(rows, inputs, outputs, dtype):
 
 
 CUTS = [
-    Tile(1, 4, 64, stages=1), Tile(2, 8, 64, stages=1), Tile(4, 2, 256, stages=1), Tile(4, 1, 64, stages=1), Tile(16, 64, 32), Tile(16, 16, 32, split=3), Tile(32, 128, 64, split=2),
+    Tile(1, 4, 64, stages=1), Tile(2, 8, 64, stages=1), Tile(4, 2, 256, stages=1), Tile(4, 1, 64, stages=1),
+    Tile(16, 64, 32), Tile(16, 16, 32, split=3), Tile(32, 128, 64, split=2),
     Tile(16, 32, 32, early=128), Tile(16, 32, 64, split=2, early=32), Tile(32, 64, 32, early=256),
 ]  # fmt: skip
 

@@ -4,8 +4,8 @@ For rows that one decoding round has: the time is that of reading the weights. T
 loaded; the sum of squares grows in the same loop and scales the result at the end, since it is the same for all of a row.
 
 Rounding. fp32: the same operations in another order, so a few units in the last place of the sum of magnitudes. bf16: x times
-the norm's weight is rounded once (up to four rows streamed past the weights: not at all) where the reference rounds the normed x; the product stays in fp32
-until the residual, or the gate, is applied, where the reference rounds it.
+the norm's weight is rounded once (up to four rows that are streamed: not at all) where the reference rounds the normed x; the
+product stays in fp32 until the residual, or the gate, is applied, where the reference rounds it.
 """
 
 from __future__ import annotations
