@@ -20,7 +20,7 @@ EPS = 1e-6
 class Product:
     """``outputs`` of ``inputs`` by one matrix; ``kind`` "norm" and "head" (norm before it), "add" (residual after it) or "gate"
     (norm, then twice as many rows of the matrix, gate and up). Of several rows the products within and between layers hand on
-    what the next norm needs, as in a round; the head's do without."""
+    what the next norm needs, as in a round (one that streams its rows neither makes nor takes it); the head's do without."""
 
     outputs: int
     inputs: int

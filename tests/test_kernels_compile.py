@@ -120,7 +120,7 @@ SHAPES = {"qwen3-8b": (4096, 12288, 32, 8, 128), "smollm2-135m": (576, 1536, 9, 
 HEADS = {"qwen3-8b": VOCAB, "smollm2-135m": 49_152}
 
 
-@pytest.mark.parametrize("rows", [1, 8, 17, 64, 128])
+@pytest.mark.parametrize("rows", [1, 2, 4, 8, 17, 64, 128])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_layer_and_the_head(launched, on_an_h200, shape, rows):
     from kernels.triton_kernels import few_rows, rope, rotate, tree_attention
@@ -146,6 +146,18 @@ def test_a_layer_and_the_head(launched, on_an_h200, shape, rows):
     assert x.shape == (1, rows, hidden) and len(launched) == 9, "one for all layers, the others of each, and the head"
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_four_rows_may_be_cut_like_sixteen_behind_streamed_ones(launched, on_an_h200, shape):
+    from kernels.triton_kernels import few_rows, tiles
+
+    hidden, mlp, heads, kv_heads, head_dim = SHAPES[shape]
+    for outputs, gated in (((heads + 2 * kv_heads) * head_dim, False), (mlp, True)):
+        weight = torch.empty(outputs * (2 if gated else 1), hidden, dtype=torch.bfloat16)
+        cut = tiles.tile(16, outputs, hidden, gated, torch.bfloat16)
+        few_rows.product(weight[:4], weight, norm=weight[0], eps=1e-6, gated=gated, cut=cut)
+    assert launched == ["some_rows_kernel"] * 2
+
+
 def test_every_measured_tile_is_one_of_theirs():
     from kernels.triton_kernels.tiles import key, measured
 
@@ -153,7 +165,7 @@ def test_every_measured_tile_is_one_of_theirs():
     for shape, (hidden, mlp, heads, kv_heads, head_dim) in SHAPES.items():
         sizes = [((heads + 2 * kv_heads) * head_dim, hidden), (hidden, heads * head_dim), (hidden, mlp), (HEADS[shape], hidden)]
         of_a_pass = [*((*size, False) for size in sizes), (mlp, hidden, True)]
-        theirs |= {key(rows, *size) for rows in (1, 8, 17, 64, 128) for size in of_a_pass}
+        theirs |= {key(rows, *size) for rows in (1, 2, 4, 8, 17, 64, 128) for size in of_a_pass}
     assert measured().keys() <= theirs
 
 

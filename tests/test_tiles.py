@@ -30,6 +30,9 @@ def test_a_measured_tile_goes_before_the_rule(measured):
     cut = Tile(16, 64, 256, split=2)
     measured(**{key(9, 4096, 4096, False): cut})
     assert [tile(rows, 4096, 4096, False, torch.bfloat16) == cut for rows in (1, 9, 16, 17)] == [False, True, True, False]
+    by_instruction = Tile(16, 64, 64)
+    measured(**{key(4, 4096, 4096, False): by_instruction})
+    assert [tile(rows, 4096, 4096, False, torch.bfloat16) == by_instruction for rows in (2, 3, 4, 5)] == [False, True, True, False]
     assert tile(9, 4096, 4096, True, torch.bfloat16) == rule_of_thumb(9, 4096, 4096, True)
     assert tile(9, 4096, 4096, False, torch.float32) == tile(1, 4096, 4096, False, torch.float32), "fp32 is cut alike for all rows"
 
@@ -39,18 +42,22 @@ def test_the_stored_tiles_can_be_read():
     assert all(isinstance(cut, Tile) for cut in tiles.measured().values())
 
 
-@pytest.mark.parametrize("rows", [1, 2, 16, 17, 64, 65, 128])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 16, 17, 64, 65, 128])
 @pytest.mark.parametrize("outputs, inputs, gated", SHAPES)
 def test_the_rule_covers_the_rows_and_fits_into_shared_memory(outputs, inputs, gated, rows):
     cut = rule_of_thumb(rows, outputs, inputs, gated)
-    assert (cut.block_m == 1) == (rows == 1) and row_class(rows) >= rows
+    assert cut.streams == (rows <= 4) and row_class(rows) >= rows
     assert cut.block_m >= rows or outputs * inputs <= 1 << 21, "a large matrix is read once"
-    if rows > 1:
+    if not cut.streams:
         assert 3 <= cut.stages <= most_stages(cut.block_m, cut.block_n, cut.block_k, gated, at_once=1)
 
 
 def test_an_odd_number_of_inputs_goes_to_the_kernel_that_masks_them():
-    assert rule_of_thumb(1, 64, 100, False).block_m == 16
+    assert all(rule_of_thumb(rows, 64, 100, False).block_m == 16 for rows in (1, 2, 3, 4))
+
+
+def test_up_to_four_rows_are_rounded_up_to_a_power_of_two():
+    assert [row_class(rows) for rows in (1, 2, 3, 4, 5)] == [1, 2, 4, 4, 16]
 
 
 def test_the_search_lets_the_best_few_of_each_product_meet_again(monkeypatch):
@@ -80,7 +87,7 @@ def test_what_is_loaded_early_leaves_room_for_fewer_blocks():
     assert most_stages(16, 64, 128, False, 2) == 5 and most_stages(16, 64, 128, False, 2, early=256) == 3
 
 
-@pytest.mark.parametrize("rows", [1, 16, 128])
+@pytest.mark.parametrize("rows", [1, 2, 4, 16, 128])
 @pytest.mark.parametrize("name", ["qkv", "out", "gate_up", "down", "head"])
 def test_the_search_tries_the_rule_and_others_once_each(name, rows):
     pytest.importorskip("triton")
@@ -93,6 +100,9 @@ def test_the_search_tries_the_rule_and_others_once_each(name, rows):
         tried = candidates(of, rows)
         assert tried[0] == rule_of_thumb(rows, of.outputs, of.inputs, of.gated) and 1 < len(tried) == len(set(tried)) < 200
         assert all(cut.split == 1 or -(-of.inputs // cut.block_k) % cut.split == 0 for cut in tried), "no part is empty"
+        if rows in (2, 4):
+            kinds = {cut.block_m for cut in tried}
+            assert kinds == {rows, 16} and tile(16, of.outputs, of.inputs, of.gated, torch.bfloat16) in tried and len(tried) <= 40
 
 
 def test_the_search_tries_itself_without_a_gpu_and_leaves_the_kernels_own_file_alone(monkeypatch, tmp_path, capsys, measured):
@@ -105,7 +115,7 @@ def test_the_search_tries_itself_without_a_gpu_and_leaves_the_kernels_own_file_a
         monkeypatch.setattr("sys.argv", ["tune_tiles", "--tiny", *options])
         assert tune_tiles.main() == 0 and tiles.MEASURED.read_bytes() == before
     found = json.loads((tmp_path / "found.json").read_text())["tiles"]
-    assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == found.keys() and len(found) == 10
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == found.keys() and len(found) == 15
 
 
 @pytest.mark.parametrize("options", [["--shapes", "llama"], ["--rows", "0"], ["--rows", "129"], ["--rows", "1,x"]])

@@ -4,8 +4,8 @@ For rows that one decoding round has: the time is that of reading the weights. T
 loaded; the sum of squares grows in the same loop and scales the result at the end, since it is the same for all of a row.
 
 Rounding. fp32: the same operations in another order, so a few units in the last place of the sum of magnitudes. bf16: x times
-the norm's weight is rounded once (one row: not at all) where the reference rounds the normed x; the product stays in fp32
-until the residual, or the gate, is applied, where the reference rounds it.
+the norm's weight is rounded once (up to four rows that are streamed: not at all) where the reference rounds the normed x; the
+product stays in fp32 until the residual, or the gate, is applied, where the reference rounds it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import triton
 from torch import Tensor
 
 from kernels.triton_kernels.launch import COUNTERS, counters, dependent_launch
-from kernels.triton_kernels.one_row import one_row_kernel
 from kernels.triton_kernels.some_rows import some_rows_kernel
+from kernels.triton_kernels.streamed_rows import PIECE, streamed_rows_kernel
 from kernels.triton_kernels.tiles import MOST_ROWS, Tile, tile
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -58,7 +58,8 @@ def product(
     x: Tensor, weight: Tensor, *, norm: Tensor | None = None, eps: float = 0.0, gated: bool = False,
     residual: Tensor | None = None, scaled: Scaled | None = None, following: Tensor | None = None, cut: Tile | None = None,
 ) -> tuple[Tensor, Scaled | None]:  # fmt: skip
-    """All three of them; ``cut`` instead of the tile that the shape has, for measuring."""
+    """All three of them; ``cut`` instead of the tile that the shape has, for measuring. A product of streamed rows neither takes
+    ``scaled`` nor makes any: it has the norm's sums from ``x``, and the product behind it does without."""
     inputs = x.shape[-1]
     outputs = weight.shape[0] // (2 if gated else 1)
     rows = x.numel() // inputs
@@ -70,9 +71,11 @@ def product(
     shape = {"N": outputs, "K": inputs, "NORM": norm is not None, "GATED": gated, "ADD": residual is not None}
     launch = {"DEPENDENT": dependent, "num_warps": cut.warps, "num_stages": cut.stages, "launch_pdl": dependent}
     n_tiles = triton.cdiv(outputs, cut.block_n)
-    if cut.block_m == 1:
-        one_row_kernel[(n_tiles,)](
-            x, norm, weight, residual, out, eps, BLOCK_N=cut.block_n, PIECES=cut.block_k // 8, **shape, **launch
+    if cut.streams:
+        if rows > cut.block_m:
+            raise ValueError(f"{rows} rows cannot be streamed: {cut.block_m} at most")
+        streamed_rows_kernel[(n_tiles,)](
+            x, norm, weight, residual, out, rows, eps, ROWS=cut.block_m, BLOCK_N=cut.block_n, PIECES=cut.block_k // PIECE, **shape, **launch
         )
         return out, None
     m_tiles = triton.cdiv(rows, cut.block_m)

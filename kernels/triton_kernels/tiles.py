@@ -11,6 +11,7 @@ import torch
 
 MEASURED = Path(__file__).with_name("tiles.json")
 MOST_ROWS = 128
+STREAMED = (1, 2, 4)  # rows of the kernel that multiplies every weight with all rows in registers
 SHARED_BYTES = 228 * 1024  # of a multiprocessor of an H200; each program takes 1 KiB more than it uses
 PROGRAMS = 132  # multiprocessors of an H200
 SMALL = 1 << 21  # weights of a matrix that may be read again for other rows: what counts is that many programs share it
@@ -20,7 +21,7 @@ SMALL = 1 << 21  # weights of a matrix that may be read again for other rows: wh
 class Tile:
     """One program's share: ``block_m`` rows x ``block_n`` outputs, ``block_k`` inputs a step; ``split`` programs share the
     inputs of an output; weights of the first ``early`` inputs (0, or a power of two
-    from 16 on) are loaded before the kernel before has ended. ``block_m`` 1: the kernel of one row."""
+    from 16 on) are loaded before the kernel before has ended."""
 
     block_m: int
     block_n: int
@@ -29,6 +30,11 @@ class Tile:
     warps: int = 4
     stages: int = 4
     early: int = 0
+
+    @property
+    def streams(self) -> bool:
+        """Whether weights go through registers, for 1, 2 or 4 rows of ``block_m``; shared memory and matrix instructions otherwise."""
+        return self.block_m in STREAMED
 
 
 def tile(rows: int, outputs: int, inputs: int, gated: bool, dtype: torch.dtype) -> Tile:
@@ -43,8 +49,8 @@ def tile(rows: int, outputs: int, inputs: int, gated: bool, dtype: torch.dtype) 
 
 
 def row_class(rows: int) -> int:
-    """Rows that are computed: 1, or ``rows`` rounded up to 16, 32, 64 or 128."""
-    return 1 if rows == 1 else next(most for most in (16, 32, 64, MOST_ROWS) if rows <= most)
+    """Rows that are computed: ``rows`` rounded up to 1, 2, 4, 16, 32, 64 or 128."""
+    return next(most for most in (*STREAMED, 16, 32, 64, MOST_ROWS) if rows <= most)
 
 
 def key(rows: int, outputs: int, inputs: int, gated: bool) -> str:
@@ -61,8 +67,8 @@ def measured() -> dict[str, Tile]:
 def rule_of_thumb(rows: int, outputs: int, inputs: int, gated: bool) -> Tile:
     """Wide enough that the rows, which every program reads, cost little beside the weights; enough programs for the device."""
     block_m = row_class(rows)
-    if block_m == 1 and inputs % 8 == 0:
-        return _one_row(outputs, inputs, gated)
+    if block_m in STREAMED and inputs % 8 == 0:
+        return _streamed(block_m, outputs, inputs, gated)
     block_m = max(16, block_m)
     block_n = 128 if block_m >= 64 and outputs >= 2048 and not gated else 64
     block_k = 128 if block_m <= 32 and inputs >= 2048 and not gated else 64
@@ -84,7 +90,7 @@ def most_stages(block_m: int, block_n: int, block_k: int, gated: bool, at_once: 
     return (SHARED_BYTES // at_once - 1536 - normed - early * an_input) // (block_k * an_input)
 
 
-def _one_row(outputs: int, inputs: int, gated: bool) -> Tile:
+def _streamed(block_m: int, outputs: int, inputs: int, gated: bool) -> Tile:
     block_n = 4 if outputs >= 4 * PROGRAMS else 2
     pieces = 1 << max(5, min(8, (inputs // 8 - 1).bit_length()))
-    return Tile(1, block_n // (2 if gated and block_n > 2 else 1), 8 * pieces, stages=1)
+    return Tile(block_m, block_n // (2 if gated and block_n > 2 else 1), 8 * pieces, stages=1)
