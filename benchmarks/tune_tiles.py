@@ -37,7 +37,7 @@ from harness.models.dense import build
 from kernels import pack
 from kernels.triton_kernels import tiles
 from kernels.triton_kernels.few_rows import product as fused
-from kernels.triton_kernels.tiles import Tile, key, most_stages, row_class, rule_of_thumb, tile
+from kernels.triton_kernels.tiles import Tile, key, may_stream, most_stages, row_class, rule_of_thumb, tile
 
 DTYPE = torch.bfloat16
 TOLERANCE = 2e-2
@@ -48,7 +48,7 @@ MOST_BYTES = 3 << 30  # of layers' weights in a pass
 def candidates(of: Product, rows: int) -> list[Tile]:
     """Cuts worth timing: weights in flight enough for the memory, no more shared memory or registers than there are."""
     found = [rule_of_thumb(rows, of.outputs, of.inputs, of.gated)]
-    if found[0].streams:
+    if may_stream(rows, of.inputs):
         by_instruction = [tile(16, of.outputs, of.inputs, of.gated, DTYPE)] if rows > 1 else []
         return list(dict.fromkeys([*found, *streamed(of, row_class(rows)), *by_instruction]))
     whole = max(16, row_class(rows))

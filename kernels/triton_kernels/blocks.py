@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 
-_EIGHT_WARPS = (32, 64,)  # rows of a block of narrow heads for which eight warps were measured to be faster than four
+_EIGHT_WARPS = {32: 64, 64: 128}  # rows of a block, and up to how wide heads eight warps were measured to be faster than four
 
 
 def padded(head_dim: int) -> int:
@@ -21,11 +21,10 @@ def block_sizes(folded: int, dims: int, dtype: torch.dtype, page: int) -> tuple[
     if dtype == torch.float32:
         return (16, 32, 8 if page else 4, 2, 1) if dims <= 64 else (16, 16, 8, 2, 1)  # addresses in pages take registers
     block_m = next((most for most in (16, 32, 64) if folded <= most), 128)
-    warps = 8 if block_m == 128 or (block_m in _EIGHT_WARPS and dims <= 64 and not page) else 4
+    warps = 8 if block_m == 128 or (dims <= _EIGHT_WARPS.get(block_m, 0) and not page) else 4
     if block_m == 16:
         return block_m, 64, warps, 2, 2 if dims <= 128 else 1
-    block_n = 32 if block_m == 64 and dims == 128 and not page else 64
-    return block_m, block_n, warps, 3 if dims <= 128 else 2, 1
+    return block_m, 64, warps, 3 if dims <= 128 else 2, 1
 
 
 @triton.jit

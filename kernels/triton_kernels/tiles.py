@@ -64,10 +64,16 @@ def measured() -> dict[str, Tile]:
     return {name: Tile(**found["tile"]) for name, found in json.loads(MEASURED.read_text())["tiles"].items()}
 
 
+def may_stream(rows: int, inputs: int) -> bool:
+    """Whether there is a kernel that multiplies weights with so many rows in registers; it reads 8 inputs at once."""
+    return row_class(rows) in STREAMED and inputs % 8 == 0
+
+
 def rule_of_thumb(rows: int, outputs: int, inputs: int, gated: bool) -> Tile:
-    """Wide enough that the rows, which every program reads, cost little beside the weights; enough programs for the device."""
+    """Wide enough that the rows, which every program reads, cost little beside the weights; enough programs for the device.
+    Four rows of a large matrix cost the registers more than the matrix instruction: these it computes as sixteen."""
     block_m = row_class(rows)
-    if block_m in STREAMED and inputs % 8 == 0:
+    if may_stream(rows, inputs) and (block_m <= 2 or outputs * inputs <= SMALL):
         return _streamed(block_m, outputs, inputs, gated)
     block_m = max(16, block_m)
     block_n = 128 if block_m >= 64 and outputs >= 2048 and not gated else 64
@@ -91,6 +97,6 @@ def most_stages(block_m: int, block_n: int, block_k: int, gated: bool, at_once: 
 
 
 def _streamed(block_m: int, outputs: int, inputs: int, gated: bool) -> Tile:
-    block_n = 4 if outputs >= 4 * PROGRAMS else 2
+    block_n = 4 if outputs >= 4 * PROGRAMS and block_m < 4 else 2
     pieces = 1 << max(5, min(8, (inputs // 8 - 1).bit_length()))
     return Tile(block_m, block_n // (2 if gated and block_n > 2 else 1), 8 * pieces, stages=1)
