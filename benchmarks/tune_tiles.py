@@ -5,8 +5,8 @@
 Every candidate first runs once, in processes side by side, which compiles it; its result must be torch's in fp32 within
 bf16's rounding. Then each is timed where it will be used: in a captured pass over that many rows behind 1,024 positions, through as
 many layers as the L2 cannot hold, with the best cuts so far of all other products. A kernel begins beside the one before it, so
-that a cut which is fast alone need not be so in its place. Of 2 and 4 rows the cut of 16 that is stored when the search begins is a
-candidate, too. The best few of each product meet once more when all have been found. ``pass_us`` is the time of such a pass,
+that a cut which is fast alone need not be so in its place. The search begins with the cuts that are in
+use; of 2 and 4 rows those of 16 are candidates, too. The best few of each product meet once more when all have been found. ``pass_us`` is the time of such a pass,
 ``rule_of_thumb_pass_us`` that with this one product cut by rule. Without ``--output`` the kernels' own file is written:
 kernels/triton_kernels/tiles.json. ``--tiny`` shows on a CPU that this file works, and leaves that one alone.
 """
@@ -46,11 +46,13 @@ MOST_BYTES = 3 << 30  # of layers' weights in a pass
 
 
 def candidates(of: Product, rows: int) -> list[Tile]:
-    """Cuts worth timing: weights in flight enough for the memory, no more shared memory or registers than there are."""
-    found = [rule_of_thumb(rows, of.outputs, of.inputs, of.gated)]
+    """Cuts worth timing, that which is used now first: weights in flight enough for the memory, no more shared memory or registers
+    than there are."""
+    shape = of.outputs, of.inputs, of.gated
+    found = [tile(rows, *shape, DTYPE), rule_of_thumb(rows, *shape)]
     if may_stream(rows, of.inputs):
-        by_instruction = [tile(16, of.outputs, of.inputs, of.gated, DTYPE)] if rows > 1 else []
-        return list(dict.fromkeys([*found, *streamed(of, row_class(rows)), *by_instruction]))
+        by_instruction = [tile(16, *shape, DTYPE)] if rows > 1 else []
+        return list(dict.fromkeys([*found, *by_instruction, *streamed(of, row_class(rows))]))
     whole = max(16, row_class(rows))
     found += some_rows(of, whole)
     if _small(of):

@@ -61,6 +61,15 @@ def test_up_to_four_rows_are_rounded_up_to_a_power_of_two():
     assert [row_class(rows) for rows in (1, 2, 3, 4, 5)] == [1, 2, 4, 4, 16]
 
 
+def test_few_rows_take_a_measured_tile_of_sixteen_before_the_rule(measured):
+    of_4, of_16 = Tile(4, 2, 1024), Tile(16, 64, 128)
+    measured(**{key(16, 4096, 4096, False): of_16})
+    rule = rule_of_thumb(1, 4096, 4096, False)
+    assert [tile(rows, 4096, 4096, False, torch.bfloat16) for rows in (1, 2, 4, 8, 16)] == [rule, *[of_16] * 4]
+    measured(**{key(4, 4096, 4096, False): of_4, key(16, 4096, 4096, False): of_16})
+    assert [tile(rows, 4096, 4096, False, torch.bfloat16) for rows in (2, 3, 4, 5)] == [of_16, of_4, of_4, of_16]
+
+
 def test_the_search_lets_the_best_few_of_each_product_meet_again(monkeypatch):
     pytest.importorskip("triton")
     from benchmarks import tune_tiles
@@ -90,7 +99,7 @@ def test_what_is_loaded_early_leaves_room_for_fewer_blocks():
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 16, 128])
 @pytest.mark.parametrize("name", ["qkv", "out", "gate_up", "down", "head"])
-def test_the_search_tries_the_rule_and_others_once_each(name, rows):
+def test_the_search_tries_what_is_used_the_rule_and_others_once_each(name, rows):
     pytest.importorskip("triton")
     from benchmarks.products import products
     from benchmarks.round_cost import SHAPES
@@ -98,12 +107,12 @@ def test_the_search_tries_the_rule_and_others_once_each(name, rows):
 
     for shape in ("qwen3-8b", "smollm2-135m"):
         of = products(SHAPES[shape][0])[name]
-        tried = candidates(of, rows)
-        assert tried[0] == rule_of_thumb(rows, of.outputs, of.inputs, of.gated) and 1 < len(tried) == len(set(tried)) < 200
+        tried, size = candidates(of, rows), (of.outputs, of.inputs, of.gated)
+        assert tried[0] == tile(rows, *size, torch.bfloat16) and rule_of_thumb(rows, *size) in tried and 1 < len(tried) == len(set(tried)) < 200
         assert all(cut.split == 1 or -(-of.inputs // cut.block_k) % cut.split == 0 for cut in tried), "no part is empty"
         if rows in (2, 4):
             kinds = {cut.block_m for cut in tried}
-            assert kinds == {rows, 16} and tile(16, of.outputs, of.inputs, of.gated, torch.bfloat16) in tried and len(tried) <= 40
+            assert kinds == {rows, 16} and tile(16, *size, torch.bfloat16) in tried and len(tried) <= 40
 
 
 def test_the_search_tries_itself_without_a_gpu_and_leaves_the_kernels_own_file_alone(monkeypatch, tmp_path, capsys, measured):

@@ -1,5 +1,7 @@
 """Attention that rotates what it reads is rotation into the cache and then attention, whatever the trees, lengths and windows."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -38,7 +40,7 @@ def made(batch, heads, kv_heads, head_dim, rows, capacity, seed, dtype, normed, 
 
 def on_device(arguments):
     qkv, rope, heads, q_norm, k_norm, keys, values = arguments
-    norms = [norm if norm is None else norm.to(DEVICE) for norm in (q_norm, k_norm)]
+    norms = [norm if norm is None else deepcopy(norm).to(DEVICE) for norm in (q_norm, k_norm)]
     return qkv.to(DEVICE), tuple(each.to(DEVICE) for each in rope), heads, *norms, keys.clone().to(DEVICE), values.clone().to(DEVICE)
 
 
