@@ -73,7 +73,7 @@ def streamed(of: Product, block_m: int) -> Iterator[Tile]:
 
 
 def some_rows(of: Product, block_m: int) -> Iterator[Tile]:
-    widths, depths = ((32, 64), (64, 128)) if _small(of) else ((64, 128, 256), (64, 128, 256))
+    widths, depths = ((32, 64), (64, 128)) if _small(of) else ((64, 128), (64, 128, 256))
     for block_n, block_k, split in all_of(widths, depths, (1, 2, 3, 4, 8)):
         programs, steps = -(-of.outputs // block_n), -(-of.inputs // block_k)
         if split > 1 and (steps < 3 * split or steps % split or programs * split > 4 * tiles.PROGRAMS):
