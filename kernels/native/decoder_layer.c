@@ -204,6 +204,8 @@ void decoder_layers(
 const char *products(void) {
 #ifdef __AMX_BF16__
   return "AMX";
+#elif defined(__AVX512BF16__)
+  return "AVX-512 with bf16";
 #elif defined(__AVX512F__)
   return "AVX-512";
 #elif defined(__AVX2__)

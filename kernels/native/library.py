@@ -49,7 +49,7 @@ def library(folder: Path) -> ctypes.PyDLL | str:
 
 
 def products(found: ctypes.PyDLL) -> str:
-    """What multiplies: AMX, AVX-512, AVX2 or plain."""
+    """What multiplies: AMX, AVX-512 with bf16, AVX-512, AVX2 or plain."""
     return found.products().decode()
 
 

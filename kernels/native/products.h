@@ -72,6 +72,47 @@ static void product(const bf16 *x, int rows, int inputs, const bf16 *first, cons
 static void tiles_begin(void) {}
 static void tiles_end(void) {}
 
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+
+enum { ALIKE = 1, TOGETHER = 8 };  // TOGETHER: rows that share what is read of the weights
+
+// Pairs of inputs at a time, as bf16: products in fp32, subnormal numbers as zeros.
+static inline __attribute__((always_inline)) void rows_of_blocks(
+    const int count, const bf16 *x, int inputs, const bf16 *first, const bf16 *second, int more, float *c, float *next
+) {
+  __m512 sums[TOGETHER], others[TOGETHER];
+  for (int i = 0; i < count; i++) {
+    sums[i] = more ? _mm512_loadu_ps(c + i * TILE) : _mm512_setzero_ps();
+    others[i] = more ? _mm512_loadu_ps(next + i * TILE) : _mm512_setzero_ps();
+  }
+  for (int k = 0; k < inputs; k += 2) {
+    __m512bh weights = (__m512bh)_mm512_loadu_si512(first + k * TILE), fellows = (__m512bh)_mm512_loadu_si512(second + k * TILE);
+    for (int i = 0; i < count; i++) {
+      int pair;
+      memcpy(&pair, x + (long)i * inputs + k, sizeof pair);
+      __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
+      sums[i] = _mm512_dpbf16_ps(sums[i], both, weights);
+      others[i] = _mm512_dpbf16_ps(others[i], both, fellows);
+    }
+  }
+  for (int i = 0; i < count; i++) {
+    _mm512_storeu_ps(c + i * TILE, sums[i]);
+    _mm512_storeu_ps(next + i * TILE, others[i]);
+  }
+}
+
+static void product(const bf16 *x, int rows, int inputs, const bf16 *first, const bf16 *second, int more, float *c) {
+  for (int row = 0, count; row < rows; row += count) {
+    count = row + TOGETHER <= rows ? TOGETHER : row + TOGETHER / 2 <= rows ? TOGETHER / 2 : 1;
+    const bf16 *left = x + (long)row * inputs;
+    float *sums = c + row * TILE, *next = c + (rows + row) * TILE;
+    if (count == TOGETHER) rows_of_blocks(TOGETHER, left, inputs, first, second, more, sums, next);
+    else if (count > 1) rows_of_blocks(TOGETHER / 2, left, inputs, first, second, more, sums, next);
+    else rows_of_blocks(1, left, inputs, first, second, more, sums, next);
+  }
+}
+#else
 #ifdef __AVX512F__
 enum { PIECE = 16 };  // floats of a register: a compiler keeps sums of wider vectors in memory
 #else
@@ -113,4 +154,5 @@ static void product(const bf16 *x, int rows, int inputs, const bf16 *first, cons
     }
   }
 }
+#endif
 #endif
