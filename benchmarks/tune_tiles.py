@@ -5,9 +5,9 @@
 Every candidate first runs once, in processes side by side, which compiles it; its result must be torch's in fp32 within
 bf16's rounding. Then each is timed where it will be used: in a captured pass over that many rows behind 1,024 positions, through as
 many layers as the L2 cannot hold, with the best cuts so far of all other products. A kernel begins beside the one before it, so
-that a cut which is fast alone need not be so in its place. The search begins with the cuts that are in
-use; of 2 and 4 rows those of 16 are candidates, too. The best few of each product meet once more when all have been found. ``pass_us`` is the time of such a pass,
-``rule_of_thumb_pass_us`` that with this one product cut by rule. Without ``--output`` the kernels' own file is written:
+that a cut which is fast alone need not be so in its place. The search begins with the cuts that are in use; of 2 and 4 rows those of
+16 are candidates, too. The best few of each product meet once more when all have been found. ``pass_us`` is the time of such a
+pass, ``rule_of_thumb_pass_us`` that with this one product cut by rule. Without ``--output`` the kernels' own file is written:
 kernels/triton_kernels/tiles.json. ``--tiny`` shows on a CPU that this file works, and leaves that one alone.
 """
 

@@ -20,8 +20,7 @@ SMALL = 1 << 21  # weights of a matrix that may be read again for other rows: wh
 @dataclass(frozen=True)
 class Tile:
     """One program's share: ``block_m`` rows x ``block_n`` outputs, ``block_k`` inputs a step; ``split`` programs share the
-    inputs of an output; weights of the first ``early`` inputs (0, or a power of two
-    from 16 on) are loaded before the kernel before has ended."""
+    inputs of an output; weights of the first ``early`` inputs (0, or a power of two from 16 on) are loaded before the kernel before has ended."""
 
     block_m: int
     block_n: int
