@@ -107,7 +107,7 @@ def _cells(figures: Figures) -> str:
 
 COLUMNS = (
     Column("speed", "tok/s", "output tokens after the first / time from first to last", _speed),
-    Column("speedup", "[95 %]", "geometric mean over prompts of speed / baseline's; interval over prompts (few: Student's t, very wide)", _estimate("speedup")),
+    Column("speedup", "[95 %]", "geometric mean over prompts of speed / baseline's; interval over prompts (of fewer than 6: Student's t, very wide)", _estimate("speedup")),
     Column("acceptance", "tok/round", "tokens that a round (one target pass) delivers, bonus token included", _acceptance),
     Column("TTFT", "ms", "median time to the first token", _ttft),
     Column("TPOT", "ms p50/p90/p99", "time per output token after the first; percentiles over answers", _percentiles("tpot_s", 1, 1000)),
