@@ -23,9 +23,11 @@ from kernels.masks import ancestor_bits, ancestor_mask, unpack_bits
 from kernels.outcome import TOLD, settle
 from kernels.packed import PackedLinear, pack, packed, products_of
 from kernels.paged import PagedCaches, PagedRows, paged_attention
-from kernels.recorded import recorded
+from kernels.recorded import Recorded
 from kernels.rows import Rows, causal_mask, row_mask
 from kernels.sampling import draw, likeliest, likeliest_with_logprob, probabilities
+from kernels.size import pick_size
+from kernels.switched import Switched, can_switch
 from kernels.tree import best_first_tree
 
 __all__ = [
@@ -35,8 +37,10 @@ __all__ = [
     "PackedLinear",
     "PagedCaches",
     "PagedRows",
+    "Recorded",
     "Rows",
     "SampledChoices",
+    "Switched",
     "accept",
     "accepted_path",
     "ancestor_bits",
@@ -44,6 +48,7 @@ __all__ = [
     "apply_rope",
     "attention",
     "best_first_tree",
+    "can_switch",
     "causal_mask",
     "chain_columns",
     "draw",
@@ -63,9 +68,9 @@ __all__ = [
     "pack",
     "packed",
     "paged_attention",
+    "pick_size",
     "products_of",
     "probabilities",
-    "recorded",
     "rope_frequencies",
     "rope_tables",
     "rotate",

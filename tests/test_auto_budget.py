@@ -115,7 +115,8 @@ def graphs(monkeypatch):
 
         return replay
 
-    monkeypatch.setattr(captured, "recorded", record)
+    monkeypatch.setattr(captured, "Recorded", record)
+    monkeypatch.setattr(captured, "can_switch", lambda: False)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     return replays
 
@@ -136,6 +137,28 @@ def test_a_captured_round_is_one_graph_or_a_draft_and_the_verification_of_its_si
             assert sizes == any_size and len(set(sizes)) > 3
         else:
             assert graphs == [("_whole", None)] * len(sizes)
+
+
+def test_where_the_device_can_decide_a_round_of_any_size_is_one_graph(model, auto, graphs, any_size, monkeypatch):
+    """Of ``Switched`` stands here what it does: the first, then the case of the number that is on the device by then."""
+    launched = []
+
+    def switch(first, picked, cases):
+        def replay():
+            first()
+            launched.append(int(picked))
+            cases[launched[-1]]()
+
+        return replay
+
+    monkeypatch.setattr(captured, "can_switch", lambda: True)
+    monkeypatch.setattr(captured, "Switched", switch)
+    request = Request((9, 8, 7), (), Sampling(max_new_tokens=30))
+    rounds = CapturedPool(model).of("ddtree", auto, [request])
+    any_size.clear()
+    (decoded,) = decode_with(rounds, [request])
+    assert list(decoded.tokens) == greedy(model, request.prompt_ids, 30) and any_size == [], "the host reads no size"
+    assert [r.proposed + 1 for r in decoded.rounds] == [rounds.costs.rows[number] for number in launched][: len(decoded.rounds)]
 
 
 @torch.inference_mode()

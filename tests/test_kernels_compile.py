@@ -14,7 +14,7 @@ triton = pytest.importorskip("triton")
 
 H200 = ("cuda", 90, 32)
 SHARED_BYTES = 227 * 1024
-TYPES = {torch.bfloat16: "bf16", torch.float32: "fp32", torch.int64: "i64", torch.int32: "i32"}
+TYPES = {torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64", torch.int64: "i64", torch.int32: "i32"}
 VOCAB, SLOTS = 151_936, 15
 
 
@@ -79,11 +79,12 @@ def on_an_h200(monkeypatch):
         outcome,
         rope,
         rotate,
+        size,
         tree_attention,
         walk,
     )
 
-    asking = (chains, commit, context, few_rows, greedy, masks, norms, outcome, rope, rotate, tree_attention, walk)
+    asking = (chains, commit, context, few_rows, greedy, masks, norms, outcome, rope, rotate, size, tree_attention, walk)
     for module in asking:
         monkeypatch.setattr(module, "dependent_launch", lambda device: True)
     monkeypatch.setattr(tree_attention, "programs_at_once", lambda device: 132)
@@ -97,6 +98,16 @@ def test_trees(launched, budget, steps, dtype):
 
     tree = best_first_tree(torch.zeros(1, dtype=torch.int64), torch.empty(1, SLOTS + 1, VOCAB, dtype=dtype)[:, 1:], budget)
     assert all(column.shape == (1, 1 + budget) for column in tree) and len(launched) == 2 + steps
+
+
+@pytest.mark.parametrize("contexts", [1, 4])
+def test_the_size_of_a_tree(launched, on_an_h200, contexts):
+    from kernels.triton_kernels.size import pick_size
+
+    numbers = torch.zeros(2, dtype=torch.int64)
+    costs = torch.zeros(contexts, dtype=torch.float64), torch.zeros(contexts, 10, dtype=torch.float64)
+    pick_size(torch.zeros(2, 128), numbers, torch.zeros(10, dtype=torch.int64), *costs, numbers[:1])
+    assert launched == ["pick_size_kernel"]
 
 
 @pytest.mark.parametrize("rows", [1, 17, 65, 513])

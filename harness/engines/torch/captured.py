@@ -1,7 +1,7 @@
 """Captured rounds: recorded once on a GPU, replayed for every round of every batch of the same size.
 
-A round is one graph. Where a strategy's trees are cut to the size that pays it is two, the draft and one of several
-verifications, a graph for each size; between them the host reads which.
+A round is one graph. Where a strategy's trees are cut to the size that pays it is the draft and then one of several
+verifications, a graph for each size: the device decides which where it can, elsewhere the host reads it between them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.engines.torch.rounds import Rounds, needed_capacity
 from harness.engines.torch.tree_size import CostTable
 from harness.models.dense import DenseModel
 from harness.records import Request, Sampling
-from kernels import recorded
+from kernels import Recorded, Switched, can_switch
 from strategies.base import Proposer
 
 _CAPACITY_STEP = 1024
@@ -27,23 +27,31 @@ class CapturedRounds(Rounds):
     """``Rounds`` that replay graphs. ``sampling`` is what they choose by; its seed and limit do not count.
 
     Rounds of all sizes share ``pool``, the memory of what lives within a round: they never run at the same time, and the trees
-    of a draft are held for its verification. ``costs`` are those of these very graphs, ``None`` where trees are not cut.
+    of a draft are held for its verification. ``costs`` are those of such graphs, ``None`` where trees are not cut.
     """
 
     def __init__(self, *sizes, sampling: Sampling, pool) -> None:
-        super().__init__(*sizes)
         self._pool = pool
         self._graphs: dict[Hashable, Callable[[], None]] = {}
+        super().__init__(*sizes)
         self.costs: CostTable | None = None
         if self.size is None:
             self.begin([[0]] * self.batch, sampling, [0] * self.batch)
-            self._graphs["round"] = recorded(self._whole, pool)
-        else:
-            self.costs = measure(self, sampling, self.size.contexts)
-            self.size.learn(self.costs)
+            self._graphs["round"] = Recorded(self._whole, pool)
+            return
+        self.costs = measure(self, sampling, self.size.contexts)
+        self.size.learn(self.costs)
+        for rows in self.costs.rows:
+            self.verify(rows)
+        if can_switch():
+            self._graphs["round"] = Switched(self._graphs["draft"], self.size.number, [self._graphs[rows] for rows in self.costs.rows])
+
+    def limit(self, rows: int) -> None:
+        super().limit(rows)
+        self._graphs.clear()  # trees of another size are other tensors
 
     def step(self) -> None:
-        if self.size is None:
+        if "round" in self._graphs:
             self._graphs["round"]()
         else:
             super().step()
@@ -59,9 +67,9 @@ class CapturedRounds(Rounds):
         super().verify(None)
 
     def _replay(self, part: Hashable, work: Callable[[], None]) -> None:
-        """Recorded when it is first asked for, which is while costs are measured."""
+        """Recorded when it is first asked for, which is before any request."""
         if part not in self._graphs:
-            self._graphs[part] = recorded(work, self._pool)
+            self._graphs[part] = Recorded(work, self._pool)
         self._graphs[part]()
 
 

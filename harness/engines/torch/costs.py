@@ -61,14 +61,10 @@ def measure(
     proposer, ladder = rounds.proposer, rounds.proposer.ladder
     rounds.begin([[0]] * rounds.batch, sampling, [0] * rounds.batch)
     if rows is not None:
-        proposer.limit(rows[-1])
-
-    def draft() -> None:
-        rounds.draft()
-        rounds.rows_to_verify()
+        rounds.limit(rows[-1])
 
     for context in contexts:
-        draft_s.append(_seconds(rounds, context, draft))
+        draft_s.append(_seconds(rounds, context, lambda: rounds.draft()))
         sizes: list[float] = []
         for size in rows or ladder:
             sizes.append(_seconds(rounds, context, lambda size=size: rounds.verify(size)))
@@ -79,8 +75,8 @@ def measure(
         if rows is None:
             rows = ladder[: len(sizes)]
             if rows != ladder:
-                proposer.limit(rows[-1])
-                draft_s[-1] = _seconds(rounds, context, draft)
+                rounds.limit(rows[-1])
+                draft_s[-1] = _seconds(rounds, context, lambda: rounds.draft())
     return CostTable(rounds.batch, tuple(contexts), tuple(rows), tuple(draft_s), tuple(verify_s))
 
 

@@ -45,9 +45,13 @@ class Rounds:
         self.size: TreeSize | None = None
         if proposer.ladder:
             self.size = TreeSize(proposer.ladder, costs.contexts if costs else contexts_to(self.reach, self.reach), device)
-            proposer.limit((costs or self.size).rows[-1])
+            self.limit((costs or self.size).rows[-1])
             if costs:
                 self.size.learn(costs)
+
+    def limit(self, rows: int) -> None:
+        """Let drafts grow trees of at most ``rows`` rows from now on."""
+        self.proposer.limit(rows)
 
     def begin(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]) -> list[int]:
         """Forget what was, read the prompts, and give each request's first token. Request b samples with ``seeds[b]``."""

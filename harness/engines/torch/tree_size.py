@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels import pick_size
 from strategies.base import DraftTree
 
 # Between contexts the cost is nearly linear: attention's part grows with them.
@@ -55,19 +56,17 @@ class CostTable:
 
 
 class TreeSize:
-    """Picks one of the sizes ``rows`` for the trees of a batch, on the device.
+    """Picks one of the sizes ``rows`` for the trees of a batch, on the device, by what rounds cost behind ``contexts``.
 
-    With q the drafter's probability of the prefix that ends in a node, a tree of n nodes is expected to give 1 + sum of
-    their q tokens; the pick maximises the sum of that over the batch / the round's cost at the longest context, linear between
-    measured contexts.
+    ``number`` (int64 ``[1]``) says which of them it is.
     """
 
     def __init__(self, rows: Sequence[int], contexts: Sequence[int], device: torch.device) -> None:
         self.rows, self.contexts = tuple(rows), tuple(contexts)
-        self._last_rows = torch.tensor(self.rows, device=device) - 1
+        self._rows = torch.tensor(self.rows, device=device)
         self._at = torch.tensor(self.contexts, dtype=torch.float64, device=device)
         self._round_s = torch.full((len(self.contexts), len(self.rows)), _NEVER, dtype=torch.float64, device=device)
-        self._picked = torch.zeros(1, dtype=torch.int64, device=device)
+        self.number = torch.zeros(1, dtype=torch.int64, device=device)
 
     def learn(self, table: CostTable) -> None:
         """The costs, of all ``contexts`` and of the first of the ``rows``; larger trees are not picked then."""
@@ -76,24 +75,11 @@ class TreeSize:
 
     def pick(self, tree: DraftTree, lengths: Tensor) -> None:
         """Of ``tree``, whose best rows come first, behind ``lengths`` ``[batch]``. Nothing is read back."""
-        # The root's q is 1: it stands for the token that every round gives.
-        tokens = tree.logprobs.double().exp().cumsum(dim=1).sum(dim=0)
-        tokens = tokens[self._last_rows.clamp(max=tree.rows - 1)]
-        self._picked.copy_((tokens / self._cost(lengths)).argmax())
+        pick_size(tree.logprobs, lengths, self._rows, self._at, self._round_s, self.number)
 
     def picked(self) -> int:
-        """The rows that ``pick`` chose, read back."""
-        return self.rows[int(self._picked)]
-
-    def _cost(self, lengths: Tensor) -> Tensor:
-        """``[sizes]``, in seconds."""
-        if len(self.contexts) == 1:
-            return self._round_s[0]
-        longest = lengths.max().double().clamp(self.contexts[0], self.contexts[-1])[None]
-        above = torch.searchsorted(self._at, longest).clamp(min=1)
-        low, high = self._at[above - 1], self._at[above]
-        below_s, above_s = self._round_s[above - 1], self._round_s[above]
-        return torch.lerp(below_s, above_s, ((longest - low) / (high - low))[:, None])[0]
+        """The rows that ``pick`` chose, read back from the device."""
+        return self.rows[int(self.number)]
 
 
 def contexts_to(reach: int, most: int) -> tuple[int, ...]:

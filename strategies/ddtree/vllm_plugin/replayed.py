@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernels import accepted_path, best_first_tree, emitted, recorded, row_mask
+from kernels import Recorded, accepted_path, best_first_tree, emitted, row_mask
 from strategies.ddtree.vllm_plugin.attention import Caches, FixedRows
 from strategies.ddtree.vllm_plugin.choosing import Chosen
 
@@ -23,7 +23,7 @@ Work = Callable[[], None]
 
 def recorder(device: torch.device, captures: bool = True) -> Callable[[Work], Work] | None:
     """What makes a replay of work on ``device``; ``None``: nothing can be recorded there, or, where vLLM ``captures`` nothing, is to be."""
-    return partial(recorded, pool=torch.cuda.graph_pool_handle()) if device.type == "cuda" and captures else None
+    return partial(Recorded, pool=torch.cuda.graph_pool_handle()) if device.type == "cuda" and captures else None
 
 
 class ReplayedStep:
