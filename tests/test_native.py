@@ -44,7 +44,7 @@ def test_the_flags_make_another_library(kernels, request):
 
 
 @pytest.mark.parametrize("outputs, inputs", [(960, 576), (576, 1536), (16, 32), (48, 64)])
-@pytest.mark.parametrize("rows", [1, 2, 16, 17, 33, 100])
+@pytest.mark.parametrize("rows", [1, 2, 16, 17, 33, 100, 130])
 def test_products(outputs, inputs, rows):
     torch.manual_seed(0)
     weight, x = torch.randn(outputs, inputs).bfloat16(), torch.randn(rows, inputs).bfloat16()
@@ -113,6 +113,69 @@ def test_a_layer_is_the_reference(heads, kv_heads, dim, qk_norm, lengths, rows, 
         told += [over_cache(whose, x, rope, *caches, Rows(lengths, masks[sight])), *caches]
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours.float(), theirs.float(), rtol=2**-5, atol=0.05)
+
+
+@torch.inference_mode()
+def test_a_part_of_a_mask_and_angles_for_all_requests_are_read_as_what_they_hold():
+    layer = random_layer()
+    x, rope, keys, values, lengths = state(layer, [40, 12], 3, 64, 3)
+    part, rope = causal_mask(2, 5, "cpu")[:, :3, :3], tuple(table[:1] for table in rope)
+    dense = part.contiguous(), tuple(table.repeat(2, 1, 1, 1) for table in rope)
+    apart = torch.stack([lengths, lengths], dim=1)[:, 0]
+    found, expected = (
+        over_cache(layer, x, angles, keys.clone(), values.clone(), Rows(where, mask))
+        for angles, where, mask in ((rope, apart, part), (dense[1], lengths, dense[0]))
+    )
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("position", [0, 1, 7, 12])
+@torch.inference_mode()
+def test_one_key_far_above_all_others(position):
+    layer = random_layer()
+    native.use(None)
+    plain = random_layer()
+    x, rope, keys, values, lengths = state(layer, [13], 3, 64, 2)
+    keys[:, :, :13] = 0
+    keys[:, :, position] = torch.randn(3, 64).bfloat16() * 300
+    ours, theirs = (over_cache(each, x, rope, keys.clone(), values.clone(), Rows(lengths)) for each in (layer, plain))
+    torch.testing.assert_close(ours.float(), theirs.float(), rtol=2**-5, atol=0.05)
+
+
+@pytest.mark.parametrize("position", [5, 20, 40])
+@torch.inference_mode()
+def test_a_key_that_is_no_number_shows(position):
+    layer = random_layer()
+    x, rope, keys, values, lengths = state(layer, [40], 3, 64, 2)
+    for filled in range(42, keys.shape[2]):
+        keys[:, :, filled] = values[:, :, filled] = torch.nan
+    assert over_cache(layer, x, rope, keys.clone(), values.clone(), Rows(lengths)).isfinite().all(), "what lies behind the rows is not read"
+    if position < 40:
+        keys[:, :, position] = torch.nan
+        assert not over_cache(layer, x, rope, keys, values, Rows(lengths)).isfinite().any()
+
+
+@torch.inference_mode()
+def test_what_does_not_fit_is_refused():
+    layer = random_layer()
+    with pytest.raises(ValueError, match="rows of 64 numbers of torch.bfloat16: the layer takes 96 of torch.bfloat16"):
+        layer.qkv(torch.zeros(3, 64).bfloat16())
+    with pytest.raises(ValueError, match="numbers of torch.float32"):
+        layer.qkv(torch.zeros(3, 96))
+    x, rope, keys, values, lengths = state(layer, [40], 3, 64, 2)
+    with pytest.raises(ValueError, match="over a cache of torch.float32"):
+        over_cache(layer, x, rope, keys.float(), values.float(), Rows(lengths))
+    with pytest.raises(ValueError, match="46 positions do not fit a cache for 45"):
+        over_cache(layer, x, rope, keys, values, Rows(lengths + 4))
+
+
+def test_a_library_without_the_kernels_is_a_reason(monkeypatch, tmp_path):
+    empty = tmp_path / "sources"
+    empty.mkdir()
+    (empty / "nothing.c").write_text("int nothing;")
+    monkeypatch.setattr(compiling, "SOURCES", empty)
+    compiling.library.cache_clear()
+    assert "undefined symbol" in native.use(tmp_path)
 
 
 @pytest.mark.parametrize("gain", [30.0, 90.0, 2000.0])
@@ -231,6 +294,9 @@ def test_smollm2_in_bf16_says_the_same_in_every_strategy(kernels):
         told = {name: engine.decode(name, request) for name in names}
         assert len({decoded.tokens for decoded in told.values()}) == 1
         assert len(told["ddtree"].rounds) < len(told["baseline"].rounds)
+    for name in names[1:]:  # drafts, too, are the same in any company
+        for decoded in engine.decode_batch(name, [request] * 3):
+            assert decoded.tokens == told[name].tokens and len(decoded.rounds) == len(told[name].rounds), name
 
 
 def test_the_flag(monkeypatch):

@@ -45,6 +45,8 @@ class NativeLinear(nn.Module):
 
     def forward(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
         """``x`` ``[..., in_features]``, normed first where there is a norm -> ``[..., out_features]``."""
+        if x.dtype is not torch.bfloat16 or x.shape[-1] != self.in_features:
+            raise ValueError(f"rows of {x.shape[-1]} numbers of {x.dtype}: the layer takes {self.in_features} of torch.bfloat16")
         x = x.contiguous()
         out = x.new_empty(*x.shape[:-1], self.out_features)
         weight, eps = (None, 0.0) if norm is None else (norm.weight.data_ptr(), epsilon(norm))
@@ -106,7 +108,11 @@ def decoder_layers(
     described = [_described(layer, *keys.shape[2::2]) for layer in layers]
     if not all(described):
         return None
-    x = x.contiguous()
+    if not x.dtype == keys.dtype == values.dtype == torch.bfloat16:
+        raise ValueError(f"rows of {x.dtype} over a cache of {keys.dtype} and {values.dtype}: the layers take torch.bfloat16")
+    if (longest := int(lengths.max()) + x.shape[1]) > keys.shape[3]:
+        raise ValueError(f"{longest} positions do not fit a cache for {keys.shape[3]}")
+    x, lengths, mask = x.contiguous(), lengths.contiguous(), None if mask is None else mask.contiguous()
     outputs = x.new_empty(len(layers), *x.shape)
     cos, sin = (table.expand(len(x), -1, -1, -1).contiguous() for table in rope)
     places = (ctypes.c_void_p * len(layers))(*map(ctypes.addressof, described))

@@ -31,13 +31,13 @@ def library(folder: Path) -> ctypes.PyDLL | str:
         return "they are for Linux on x86_64"
     try:
         found = ctypes.PyDLL(str(_compiled(folder)))
-    except OSError as error:
+        found.products.restype = ctypes.c_char_p
+    except (OSError, AttributeError) as error:  # no file of a library, or one without the kernels
         return str(error)
     except subprocess.CalledProcessError as error:
         return f"{error.cmd[0]} fails: {error.stderr.decode(errors='replace').strip().splitlines()[-1:]}"
     except subprocess.TimeoutExpired as error:
         return f"{error.cmd[0]} takes more than {error.timeout:.0f} s"
-    found.products.restype = ctypes.c_char_p
     if products(found) == "AMX" and ctypes.CDLL(None).syscall(*_AMX_TILES) != 0:
         return "the system does not give this process AMX"
     pointer, whole, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
@@ -70,5 +70,7 @@ def _compiled(folder: Path) -> Path:
             made = Path(beside) / target.name
             command = [compiler, *FLAGS, *map(str, SOURCES.glob("*.c")), "-o", str(made), "-lm"]
             subprocess.run(command, capture_output=True, timeout=120, check=True)
+            with made.open("rb") as written:
+                os.fsync(written.fileno())  # a power cut leaves no half of it under its name
             made.replace(target)
     return target

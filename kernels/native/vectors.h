@@ -80,5 +80,6 @@ static inline floats exponential(floats x) {
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.f;
   p = (floats)((ints)p + (power << 23));
-  return pick(x < -87.f, all(0.f), p);
+  p = pick(x < -87.f, all(0.f), p);
+  return pick(x == x, p, x);  // what is no number stays none
 }

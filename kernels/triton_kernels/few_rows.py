@@ -27,7 +27,7 @@ LINES_AHEAD = 4  # cache lines of a row of weights that are asked for before the
 
 def suits(x: Tensor, weight: Tensor) -> bool:
     """Whether the products here take ``x`` ``[..., inputs]``; of more rows a library's product is as good."""
-    return x.numel() // x.shape[-1] <= MOST_ROWS and x.dtype == weight.dtype and x.dtype in DTYPES
+    return 0 < x.numel() // x.shape[-1] <= MOST_ROWS and x.dtype == weight.dtype and x.dtype in DTYPES
 
 
 class Scaled(NamedTuple):
@@ -65,7 +65,7 @@ def product(
     rows = x.numel() // inputs
     cut = cut or tile(rows, outputs, inputs, gated, x.dtype)
     x, weight = x.contiguous(), weight.contiguous()
-    residual = None if residual is None else residual.contiguous()
+    residual, norm, following = (None if each is None else each.contiguous() for each in (residual, norm, following))
     out = x.new_empty(*x.shape[:-1], outputs)
     dependent = dependent_launch(x.device)
     shape = {"N": outputs, "K": inputs, "NORM": norm is not None, "GATED": gated, "ADD": residual is not None}

@@ -66,6 +66,7 @@ def launch(
     product of queries, keys and values.
     """
     batch, rows, heads, kv_heads = sizes
+    bits = None if bits is None else bits.contiguous()
     group, head_dim, device = heads // kv_heads, keys.shape[-1], queries.device
     folded, dims = group * rows, padded(head_dim)
     block_m, block_n, warps, stages, beside = block_sizes(folded, dims, queries.dtype, page)
