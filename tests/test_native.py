@@ -58,6 +58,17 @@ def test_products(outputs, inputs, rows):
         assert torch.equal(linear(x[row]), linear(x)[row]) and torch.equal(linear(x[row], norm), linear(x, norm)[row])
 
 
+def test_sums_are_rounded_as_torch_rounds_them():
+    """Sums of two numbers, many of them halfway between two of bf16."""
+    torch.manual_seed(0)
+    one = torch.randn(4096).bfloat16()
+    other = (one.float() * 2.0**-9 * torch.randint(-3, 4, (4096,))).bfloat16()
+    x, weight = torch.zeros(4096, 32).bfloat16(), torch.zeros(16, 32).bfloat16()
+    x[:, 0], x[:, 2] = one, other
+    weight[:, 0] = weight[:, 2] = 1
+    assert torch.equal(native.NativeLinear(weight)(x)[:, 7], (one.float() + other.float()).bfloat16())
+
+
 def test_numbers_that_are_none_stay_with_their_row():
     linear = native.NativeLinear(torch.randn(32, 64).bfloat16())
     x = torch.randn(3, 64).bfloat16()

@@ -1,5 +1,8 @@
 """Products of up to four rows whose weights go through registers: right, alone and beside products that use matrix instructions."""
 
+import ctypes
+import mmap
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -52,6 +55,41 @@ def test_nothing_is_written_behind_the_rows_that_there_are():
     streamed_rows_kernel[(2,)](x, None, weight, None, out, 3, 0.0, ROWS=4, DEPENDENT=False, **shape)
     close(out[:3], x.float() @ weight.float().T, torch.bfloat16)
     assert (out[3] == 7).all()
+
+
+def test_the_norm_of_rows_near_zero_has_its_epsilon():
+    torch.manual_seed(0)
+    x, weight = torch.randn(3, 64, device=DEVICE).bfloat16() * 1e-3, torch.randn(8, 64, device=DEVICE).bfloat16()
+    norm = norm_of(64).bfloat16()
+    normed = torch.nn.functional.rms_norm(x.float(), (64,), norm.weight.float(), 1e-5)
+    found = few_rows.product(x, weight, norm=norm.weight, eps=1e-5, cut=STREAMED)[0]
+    close(found, normed @ weight.float().T, torch.bfloat16)
+
+
+@pytest.fixture
+def guarded():
+    """``guarded(tensor)``: a copy whose last number is the last before memory that may not be read."""
+    libc, held = ctypes.CDLL(None), []
+
+    def copy(tensor):
+        size = tensor.numel() * tensor.element_size()
+        pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        memory = mmap.mmap(-1, pages + mmap.PAGESIZE)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        assert libc.mprotect(ctypes.c_void_p(start + pages), mmap.PAGESIZE, 0) == 0
+        held.append(memory)
+        return torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=pages - size).view(tensor.shape).copy_(tensor)
+
+    return copy
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="guards memory of the host")
+@pytest.mark.parametrize("gated", [False, True])
+def test_nothing_is_read_behind_rows_and_weights(guarded, gated):
+    """Three rows where four are computed, five outputs where a program has four; a fault would end the process."""
+    x, weight = torch.randn(3, 64).bfloat16(), torch.randn(10 if gated else 5, 64).bfloat16()
+    wanted = few_rows.product(x, weight, gated=gated, cut=STREAMED)[0]
+    assert torch.equal(few_rows.product(guarded(x), guarded(weight), gated=gated, cut=STREAMED)[0], wanted)
 
 
 def test_more_rows_than_can_be_streamed_are_refused():
