@@ -12,7 +12,7 @@ def pick_size(logprobs: Tensor, lengths: Tensor, rows: Tensor, contexts: Tensor,
     """Write into ``picked`` (int64 ``[1]``) which of the sizes ``rows`` to cut the trees of a batch to. Nothing is read back.
 
     ``logprobs`` ``[batch, rows]``: of the prefix that ends in a row, the best rows first, the root's 0. A tree of n rows is
-    expected to give as many tokens as the probabilities of its rows sum up to; the pick maximises that sum over the batch / the
+    expected to give as many tokens as the probabilities of its rows sum up to, one with fewer as all of them; the pick maximises that sum over the batch / the
     round's cost behind the longest of ``lengths`` (int64 ``[batch]``). ``round_s`` (fp64 ``[contexts, sizes]``, seconds) is what a
     round costs behind ``contexts`` (fp64, ascending), linear between them and outside as at the nearest. ``rows`` is int64 ``[sizes]``.
     """

@@ -25,11 +25,15 @@ extern "C" __global__ void choose(unsigned long long handle, const long long *pi
 
 @cache
 def can_switch() -> bool:
-    """Whether this driver has such nodes, and Python its calls: the package cuda-bindings from 13 on, which torch's CUDA builds bring."""
+    """Whether the current device's driver has such nodes, and Python its calls: the package cuda-bindings from 13 on, which torch's
+    builds for CUDA 13 bring. No too where the kernel that speaks to them cannot be compiled or loaded."""
     try:
-        return int(version("cuda-bindings").split(".")[0]) >= 13 and _driver_version() >= _SWITCH_NODES
-    except PackageNotFoundError:
+        if int(version("cuda-bindings").split(".")[0]) < 13 or _driver_version() < _SWITCH_NODES:
+            return False
+        _chooser(torch.cuda.current_device())
+    except (PackageNotFoundError, RuntimeError):
         return False
+    return True
 
 
 class Switched:

@@ -1,5 +1,6 @@
 """One graph in which the device decides what runs next."""
 
+from enum import IntEnum
 from functools import partial
 
 import pytest
@@ -8,6 +9,10 @@ import torch
 from kernels import Recorded, Switched, can_switch, switched
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def switched_error(name: str, value: int) -> IntEnum:
+    return IntEnum("CUresult", {name: value})[name]
 
 
 @pytest.fixture
@@ -21,7 +26,20 @@ def asked_anew():
 def test_old_drivers_and_old_bindings_cannot(monkeypatch, asked_anew, installed, driver, expected):
     monkeypatch.setattr(switched, "version", lambda name: installed)
     monkeypatch.setattr(switched, "_driver_version", lambda: driver)
+    monkeypatch.setattr(switched.torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(switched, "_chooser", lambda device: None)
     assert can_switch() is expected
+
+
+def test_a_kernel_that_the_driver_does_not_take_is_no_fault(monkeypatch, asked_anew):
+    def refused(device):
+        switched._given((switched_error("CUDA_ERROR_UNSUPPORTED_PTX_VERSION", 222),))
+
+    monkeypatch.setattr(switched, "version", lambda name: "13.3.1")
+    monkeypatch.setattr(switched, "_driver_version", lambda: 13000)
+    monkeypatch.setattr(switched.torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(switched, "_chooser", refused)
+    assert not can_switch()
 
 
 def test_without_bindings_nothing_can(monkeypatch, asked_anew):

@@ -1,6 +1,6 @@
 """Captured rounds: recorded once on a GPU, replayed for every round of every batch of the same size.
 
-A round is one graph. Where a strategy's trees are cut to the size that pays it is the draft and then one of several
+A round is one graph. Where a strategy's trees are cut to the size that pays, it is the draft and then one of several
 verifications, a graph for each size: the device decides which where it can, elsewhere the host reads it between them.
 """
 
@@ -47,6 +47,7 @@ class CapturedRounds(Rounds):
             self._graphs["round"] = Switched(self._graphs["draft"], self.size.number, [self._graphs[rows] for rows in self.costs.rows])
 
     def limit(self, rows: int) -> None:
+        """While costs are measured, before the graphs become one."""
         super().limit(rows)
         self._graphs.clear()  # trees of another size are other tensors
 
