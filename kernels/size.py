@@ -11,10 +11,11 @@ from kernels.device import on_gpu
 def pick_size(logprobs: Tensor, lengths: Tensor, rows: Tensor, contexts: Tensor, round_s: Tensor, picked: Tensor) -> None:
     """Write into ``picked`` (int64 ``[1]``) which of the sizes ``rows`` to cut the trees of a batch to. Nothing is read back.
 
-    ``logprobs`` ``[batch, rows]``: of the prefix that ends in a row, the best rows first, the root's 0. A tree of n rows is
-    expected to give as many tokens as the probabilities of its rows sum up to, one with fewer as all of them; the pick maximises that sum over the batch / the
-    round's cost behind the longest of ``lengths`` (int64 ``[batch]``). ``round_s`` (fp64 ``[contexts, sizes]``, seconds) is what a
-    round costs behind ``contexts`` (fp64, ascending), linear between them and outside as at the nearest. ``rows`` is int64 ``[sizes]``.
+    ``logprobs`` ``[batch, most]``: of the prefix that ends in a row, the best rows first, the root's 0. A tree cut to n rows is
+    expected to give as many tokens as the probabilities of its rows sum up to (of all, where n is more than there are); the pick
+    maximises that sum over the batch / the round's cost behind the longest of ``lengths`` (int64 ``[batch]``). ``round_s`` (fp64
+    ``[contexts, sizes]``, seconds) is what a round costs behind ``contexts`` (fp64, ascending), linear between them and outside
+    as at the nearest. ``rows`` is int64 ``[sizes]``.
     """
     if on_gpu(logprobs):
         from kernels.triton_kernels import size as kernel
